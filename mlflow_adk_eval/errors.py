@@ -43,30 +43,30 @@ FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
 
 
 class AdkEvalError(Exception):
-    """The root of all errors that this package raises on purpose."""
+    """The base class of all errors that this package raises on purpose."""
 
     exit_code: int = 3
-    """What the command line returns for it."""
+    """The exit code of the command line for this error."""
 
 
 class UsageError(AdkEvalError, ValueError):
-    """An argument that makes no sense, found before any work starts."""
+    """An invalid argument, found before any work starts."""
 
     exit_code = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with an input."""
+    """One problem in an input."""
 
     path: str
-    """Where: a JSON path such as ``$.eval_cases[0].eval_id``."""
+    """The JSON path, such as ``$.eval_cases[0].eval_id``."""
     found: str
-    """What stands there."""
+    """The value found there."""
     wanted: str
-    """What should stand there."""
+    """The value wanted there."""
     hint: str = ""
-    """The likely intention, as a sentence; empty where there is none."""
+    """A suggestion, such as ``Did you mean …?``; may be empty."""
 
     def __str__(self) -> str:
         """Return the problem as one line."""
@@ -75,7 +75,7 @@ class Problem:
 
 
 class InputError(UsageError):
-    """All that is wrong with one input, in one error."""
+    """All problems in one input."""
 
     noun = "input"
 
@@ -114,7 +114,7 @@ class PolicyError(InputError):
 
 
 class RunError(AdkEvalError):
-    """The run could not be carried out, so nothing was decided."""
+    """The run could not be carried out. Nothing was decided."""
 
 
 class AgentError(RunError):
@@ -122,27 +122,27 @@ class AgentError(RunError):
 
 
 class ExitError(RunError):
-    """Code of others called `sys.exit`, or raised something else that is no `Exception`, such as ``pytest.skip``. It failed, and ends nothing."""
+    """An agent, judge or metric called `sys.exit` or raised something that is not an `Exception`, such as ``pytest.skip``."""
 
 
 class JudgeError(RunError):
-    """A judge could not be set up, so no criterion that needs it can be evaluated."""
+    """A judge could not be set up, so its criteria cannot be evaluated."""
 
 
 class TrackingError(RunError):
-    """MLflow could not be reached, or stored less than it was given."""
+    """MLflow is unreachable, lost data, or holds evidence that cannot be trusted."""
 
 
 class AttestationError(RunError):
-    """An evaluation was not signed as it was to be, but is logged; or Sigstore's trusted root could not be had."""
+    """An evaluation was logged but could not be signed, or Sigstore's trusted root could not be loaded."""
 
 
 class AliasBusyError(RunError):
-    """Others are setting the alias, or were faster. Nothing was decided, and the same call may go well a little later."""
+    """Another process is setting the alias, or was faster. Nothing was decided; try again later."""
 
 
 class OutputError(AdkEvalError):
-    """All was done, and stays done, but its result could not be written to standard output or to a file."""
+    """Everything was done, but the result could not be written to standard output or to a file."""
 
     exit_code = 4
 

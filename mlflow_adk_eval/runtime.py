@@ -199,7 +199,7 @@ async def each(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, limi
             except asyncio.CancelledError:
                 if anyio.current_effective_deadline() == -math.inf or (host is not None and host.cancelling()):  # it was called off
                     raise
-                raise ExitError("the task of a case was cancelled by the code that it runs") from None  # the case must not be lost
+                raise ExitError("code that the case runs cancelled its task") from None  # the case must not be lost
 
     try:
         async with anyio.create_task_group() as group:

@@ -73,7 +73,7 @@ def evaluate(
         config: the criteria.
         out: a folder that driver and executors share, a path or an fsspec URI. What is written there is deleted in the end.
         eval_set: the cases, where `df` holds traces; ``None``: they are in `df`.
-        eval_set_id: what the eval set is called; an `eval_set` has an id of its own.
+        eval_set_id: what the eval set is called; an `eval_set` has a unique id.
         agent_version: as of `evaluate`: the version of the agent that is recorded.
         judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
             panel that votes together.
@@ -151,7 +151,7 @@ def frame_of(path: str) -> DataFrame:
         from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingImports]
 
         if path.endswith(tuple(ending for ending in ENDINGS if ending != PARQUET)):
-            raise UsageError(f"{path}: Spark reads Parquet; `mlflow-adk-eval migrate` makes it of JSON Lines")
+            raise UsageError(f"{path}: Spark reads only Parquet; convert JSON Lines with `mlflow-adk-eval migrate`")
         return SparkSession.builder.appName("mlflow-adk-eval").getOrCreate().read.parquet(path)
 
 
@@ -170,9 +170,9 @@ def _scored(df: DataFrame, scoring: Scoring, out: str) -> tuple[int, list[dict[s
         ).first()
         num_runs, num_rows, torn = facts or (0, 0, [])
         if torn:
-            raise UsageError(f"{order}: wanted one for all rows of a case, and not so of {', '.join(torn[:_MAX_NAMED])}")
+            raise UsageError(f"{order}: wanted the same value in all rows of a case; it differs in {', '.join(torn[:_MAX_NAMED])}")
         if not num_runs:
-            raise UsageError("recorded: wanted what the agent did; live agents are not run on Spark")
+            raise UsageError("recorded: found nothing; wanted recorded conversations, because Spark runs no live agents")
         scoring = replace(scoring, num_runs=num_runs)
         keys = list(dict.fromkeys((order, "eval_id")))
         parts = cases.repartitionByRange(num_rows // BATCH_ROWS + 1, *keys).sortWithinPartitions(*keys, "run_index")
@@ -186,7 +186,7 @@ def _runs_in_traces(df: DataFrame, eval_set: EvalSet, remarks: list[str]) -> Dat
         from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
 
         if "trace" not in df.columns:
-            raise UsageError("the DataFrame has no column trace, in which the traces of MLflow are as JSON text or structs")
+            raise UsageError("the DataFrame has no column trace; wanted MLflow traces as JSON text or structs")
         keyed = df.select(_json_text(df, "trace")).mapInArrow(keyed_traces, KEYED).repartition("key").sortWithinPartitions("key")
         runs = keyed.mapInArrow(partial(traced_runs, cases=TracedCases(eval_set.eval_cases)), RUNS).persist()
         strangers = runs.where(F.col("eval_id").isNull())
@@ -227,9 +227,7 @@ def _columns(df: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - an extra  # pyright: ignore[reportMissingImports]
 
     if missing := [name for name in _COLUMNS if name not in df.columns]:
-        raise UsageError(
-            f"the DataFrame has no column {missing[0]}; wanted {', '.join(_COLUMNS)}, and run_index and case_no if there are any"
-        )
+        raise UsageError(f"the DataFrame has no column {missing[0]}; wanted {', '.join(_COLUMNS)}, and optionally run_index and case_no")
     texts = [_json_text(df, name) for name in _COLUMNS]
     run_index = F.coalesce(F.col("run_index").cast("long"), F.lit(0)) if "run_index" in df.columns else F.lit(0).cast("long")
     number = [F.col("case_no").cast("long").alias("case_no")] if "case_no" in df.columns else []

@@ -189,7 +189,7 @@ def eval_cases(*, allow_nan: bool = False) -> SearchStrategy[Json]:
 
 @st.composite
 def eval_sets(draw: st.DrawFn, *, allow_nan: bool = False, min_cases: int = 0) -> Json:
-    """Whole eval sets; each case has an id of its own."""
+    """Whole eval sets; each case has a unique id."""
     cases = draw(st.lists(eval_cases(allow_nan=allow_nan), min_size=min_cases, max_size=3))
     ids = draw(st.lists(texts(min_size=1), min_size=len(cases), max_size=len(cases), unique=True))
     extras = draw(_record({}, {"name": texts(), "description": texts(), "creation_timestamp": st.floats(0, 2e9)}))

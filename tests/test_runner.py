@@ -203,7 +203,7 @@ def test_a_silent_turn_fails_its_criteria_and_stops_nothing() -> None:
 @pytest.mark.parametrize("criterion", [RESPONSE, "tool_call_count_v1"])
 @pytest.mark.parametrize(
     ("actual", "wanted", "turns"),
-    [(1, 2, "1 turn took place, and the case asks for 2"), (2, 1, "2 turns took place, and the case asks for 1")],
+    [(1, 2, "1 turn took place, but the case has 2"), (2, 1, "2 turns took place, but the case has 1")],
 )
 def test_turns_that_are_missing_or_too_many_are_no_evidence(criterion: str, actual: int, wanted: int, turns: str) -> None:
     settings = parse_config({"criteria": {criterion: 0.0 if criterion == RESPONSE else 9}}, "config")
@@ -222,13 +222,13 @@ def test_a_case_that_was_not_recorded_is_an_error_of_every_turn() -> None:
 def test_an_empty_conversation_is_no_evidence() -> None:
     found = only(score(cases(case("a")), {"a": []}, MATCH))
     assert found.verdict == "undecided"
-    assert found.results[0].per_invocation == (Errored("there is no actual invocation"),)
+    assert found.results[0].per_invocation == (Errored("there is no actual turn"),)
 
 
 def test_an_empty_eval_set_is_no_evidence() -> None:
     report = score(cases(), {}, MATCH)
     assert report.verdict == "undecided"
-    assert report.reasons == ("the eval set has no cases, so there is no evidence",)
+    assert report.reasons == ("the eval set has no cases, so there is nothing to evaluate",)
 
 
 def test_scenarios_can_be_measured() -> None:

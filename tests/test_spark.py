@@ -343,7 +343,7 @@ def test_the_command_scores_on_spark(uri: str, tmp_path: Path) -> None:
     wrong = subprocess.run([*command, "--workers", "2"], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment())
     assert (wrong.returncode, wrong.stderr.strip().splitlines()[-1]) == (
         64,
-        "error: '--workers': --backend spark scores recordings, and takes none",
+        "error: '--workers': cannot be combined with --backend spark",
     )
 
 

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 reevaluation_options = together(
     click.option(
-        "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used other cases, judges or criteria."
+        "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used different cases, judges or criteria."
     ),
-    click.option("--champion-agent", metavar="AGENT", help="The champion in runnable form, to repeat its conversations in that case."),
+    click.option("--champion-agent", metavar="AGENT", help="The champion's agent, to run its conversations again instead."),
     click.option(
         "--eval-set",
         metavar="EVAL_SET",
         multiple=True,
-        help="With --reevaluate: the eval set of the run, as for `run`. Default: what the policy pins.",
+        help="With --reevaluate: the run's eval set, as for `run`. Default: the one the policy pins.",
     ),
     config_option,
     judges_group,
@@ -70,7 +70,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
     wanted, agent, names, config = (judging.pop(name) for name in ("reevaluate", "champion_agent", "eval_set", "config"))
     if not wanted and agent is None:
         if names or config:
-            raise UsageError("--eval-set and --config-file-path are for --reevaluate or --champion-agent; add one of these")
+            raise UsageError("--eval-set and --config-file-path need --reevaluate or --champion-agent")
         return None
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
 
@@ -124,17 +124,17 @@ def promote_command(
 @click.command("rollback", epilog=EXIT_CODES)
 @click.argument("model")
 @click.option("--alias", default="champion", show_default=True, help="The alias to move back.")
-@click.option("--to", metavar="VERSION", help="The version to return to. Default: the previous one whose record verifies.")
-@click.option("--reason", required=True, help="The reason, for the record.")
+@click.option("--to", metavar="VERSION", help="The version to return to. Default: the last one whose promotion still verifies.")
+@click.option("--reason", required=True, help="The reason, kept in the promotion record.")
 @dry_run_option
 @wait_option
 @signing_options
 @store_option
 @json_option
 def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Move an alias of MODEL back to the version before.
+    """Move an alias of MODEL back to the previous version.
 
-    That version must have held the alias, and its record must still verify.
+    That version must have held the alias, and its promotion must still verify.
     """
     move = adk_eval.rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
     extra = {
@@ -151,8 +151,8 @@ def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_j
 
 _AUDIT_EXIT_CODES = """\b
 Exit codes:
-  0   every alias points to a version whose record verifies
-  1   some alias does not, or did not until it was restored
+  0   every alias points to a version whose promotion verifies
+  1   at least one alias does not, or did not before it was restored
   3   MLflow is unreachable
   4   the result could not be written
   64  bad usage
@@ -162,14 +162,18 @@ Exit codes:
 @click.command("gate", epilog=EXIT_CODES, cls=Command)
 @click.argument("run_id")
 @policy_option
-@click.option("--baseline", metavar="runs:/ID|models:/NAME@ALIAS", help="What to compare the run with. Default: the policy's baseline.")
-@click.option("--model", metavar="NAME", help="The registered model whose champion is the baseline, if the policy names none.")
+@click.option(
+    "--baseline",
+    metavar="runs:/ID|models:/NAME@ALIAS",
+    help="The baseline: runs:/ID, models:/NAME/VERSION or models:/NAME@ALIAS. Default: the policy's.",
+)
+@click.option("--model", metavar="NAME", help="The registered model of the baseline, if the policy does not name one.")
 @reevaluation_options
 @published_options
 @store_option
 @json_option
 def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
-    """Decide from the evidence of RUN_ID whether the agent is good enough. Changes nothing."""
+    """Decide whether the agent that RUN_ID evaluated is good enough. Changes nothing."""
     check_published(summary, junit)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
@@ -182,13 +186,13 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
 @click.command("verify", epilog=EXIT_CODES)
 @click.argument("model")
 @click.argument("version", required=False)
-@click.option("--alias", help="Check the promotion to this alias. Default: champion, or the last decision on the version.")
+@click.option("--alias", help="Check the promotion to this alias. Default: champion or, with VERSION, that version's last decision.")
 @policy_option
 @verify_options
 @store_option
 @json_option
 def verify_command(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
-    """Check again that VERSION of MODEL, by default its champion, was promoted on evidence that still holds."""
+    """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
     decision = adk_eval.verify(model, version, alias=chosen, **options)
     show_decision(decision, as_json=as_json, title=f"{f'version {version}' if version else chosen} of {model}, verified")
@@ -197,18 +201,18 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
 @click.command("audit", epilog=_AUDIT_EXIT_CODES)
 @click.argument("model", required=False)
 @click.option("--all", "every", is_flag=True, help="Audit all registered models.")
-@click.option("--alias", help="Audit only this alias, which must be set. Default: every alias that was ever promoted.")
-@click.option("--restore", is_flag=True, help="Move aliases back that no claim set where they are.")
-@click.option("--dry-run", is_flag=True, help="With --restore: only show where aliases would be moved.")
+@click.option("--alias", help="Audit only this alias; it must exist. Default: every alias ever promoted.")
+@click.option("--restore", is_flag=True, help="Move back aliases that no recorded promotion put where they are.")
+@click.option("--dry-run", is_flag=True, help="With --restore: only show the moves.")
 @signing_options
 @store_option
 @json_option
 def audit_command(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
-    """Find aliases of MODEL that were moved without a record that verifies today."""
+    """Find aliases of MODEL that no valid promotion put where they are."""
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
 
     if every == (model is not None):
-        raise UsageError("audit: wanted the name of a registered model, or --all")
+        raise UsageError("audit: name a registered model, or use --all")
     aliases = adk_eval.audit(model, alias, **options)
     valid = all(each.valid for each in aliases)
     if as_json:
@@ -222,27 +226,29 @@ def audit_command(model: str | None, *, every: bool, alias: str | None, as_json:
 @click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
 @json_option
 def keygen_command(output: Path, *, as_json: bool) -> None:
-    """Create an ed25519 key for signing records, and its public key, for verifying them, beside it."""
+    """Create an ed25519 key pair: a private key to sign with and a public key to verify with."""
     from mlflow_adk_eval.signing.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 
     public = make_key(output)
-    text = f"{SIGNING_KEY}={output}   for those who promote; keep it secret\n{VERIFY_KEY}={public}   for those who verify and audit"
+    text = (
+        f"{SIGNING_KEY}={output}   for processes that promote; keep it secret\n{VERIFY_KEY}={public}   for processes that verify and audit"
+    )
     tell(text, as_json=as_json, private_key=str(output), public_key=str(public))
 
 
 _ATTESTATION_EXIT_CODES = """\b
 Exit codes:
-  0   every file is what was signed, and the last decision, or else the evaluation, passed
-  1   every file is what was signed, and it failed
-  2   something is not what was signed, or it is undecided
+  0   every file matches its signature, and the last decision (without one, the evaluation) passed
+  1   every file matches its signature, but the decision or evaluation failed
+  2   a file does not match its signature, or the result is undecided
   4   the result could not be written
-  64  bad usage, or no attestation there
+  64  bad usage, or no attestation
 """
 
 
 @click.group("attestation")
 def attestation_group() -> None:
-    """Export an attested run, and verify it without MLflow."""
+    """Export an attested run and verify it without MLflow."""
 
 
 @attestation_group.command("export")
@@ -251,7 +257,7 @@ def attestation_group() -> None:
 @store_option
 @json_option
 def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, as_json: bool) -> None:
-    """Write the evidence of RUN_ID, its attestation and the signed records of decisions on it into a folder."""
+    """Write the evidence of RUN_ID, its attestation and its signed promotion records to a folder."""
     from mlflow_adk_eval.gating.attestation import BUNDLE_PATH  # noqa: PLC0415 - `--help` stays fast
 
     files = adk_eval.export_attestation(run_id, output, tracking_uri=tracking_uri)
@@ -262,13 +268,13 @@ def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, a
 
 @attestation_group.command("verify", epilog=_ATTESTATION_EXIT_CODES)
 @click.argument("folder", type=PATH)
-@click.option("--verify-key", metavar="PEM", help="The public key, or several. Default: MLFLOW_ADK_EVAL_VERIFY_KEY.")
+@click.option("--verify-key", metavar="PEM", help="One or several public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY.")
 @click.option("--identity", metavar="NAME", help="The OIDC identity that must have signed the evaluation, such as a workflow's URL.")
 @click.option("--issuer", metavar="URL", help="The OIDC issuer of that identity.")
-@click.option("--trust", type=PATH, help="Sigstore's trusted root, as JSON. Default: that of the public Sigstore, from the network.")
+@click.option("--trust", type=PATH, help="Sigstore's trusted root, as JSON. Default: the public Sigstore's, from the network.")
 @json_option
 def attestation_verify(folder: Path, *, as_json: bool, **trusted: Any) -> None:
-    """Check that the files in FOLDER are what was signed. Asks nothing but the files and the key, or the trusted root."""
+    """Check the files in FOLDER against their signatures. Needs only the files and the key, or Sigstore's trusted root."""
     from mlflow_adk_eval.report import ci  # noqa: PLC0415
 
     attestation = adk_eval.verify_attestation(folder, **trusted)
@@ -276,7 +282,7 @@ def attestation_verify(folder: Path, *, as_json: bool, **trusted: Any) -> None:
     if as_json:
         print_json(asdict(attestation) | {"valid": valid, "verdict": attestation.verdict})
     else:
-        lines = [f"{folder}: {'every file is what was signed' if valid else 'NOT what was signed'} ({attestation.files} files)"]
+        lines = [f"{folder}: {'every file matches its signature' if valid else 'DOES NOT MATCH its signature'} ({attestation.files} files)"]
         lines += [f"  - {problem}" for problem in attestation.problems]
         if valid:
             agent = evaluation["agent"]

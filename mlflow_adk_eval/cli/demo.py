@@ -76,16 +76,16 @@ def run_demo(folder: Path) -> None:
     sys.path.insert(0, str(project))
     store = open_store(folder, experiment=EXPERIMENT)
     screen = console()
-    good = _evaluate("1. The agent as it should be", "home_automation_agent", project, store)
+    good = _evaluate("1. The good agent", "home_automation_agent", project, store)
     promoted = _promote(good, project, store)
     bad = _evaluate("2. The same agent after a regression", "home_automation_agent_regressed", project, store)
     refused = _promote(bad, project, store)
     screen.print(Rule("3. What the regression changed", align="left"))
     explained = _compare(good, bad, store)
-    screen.print(Rule("4. What to open next", align="left"))
+    screen.print(Rule("4. Next steps", align="left"))
     screen.print(_next_steps(folder, store, good, bad, explained), soft_wrap=True)
     if not promoted.passed or refused.passed:
-        raise UsageError("the demo did not end as it should: the good version is to be promoted, the other refused")
+        raise UsageError("the demo went wrong: it should promote the good version and refuse the other")
 
 
 def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report, str]:
@@ -147,11 +147,11 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     command = mlflow.relative_to(Path.cwd()) if mlflow.is_relative_to(Path.cwd()) else "mlflow"
     base = f"http://127.0.0.1:5000/#/experiments/{experiment}"
     pages = {
-        "both runs with their scores; a click on a run's name shows its turns, a click on a turn the reasons": f"{base}/evaluation-runs",
+        "both runs with their scores (click a run for its turns, then a turn for the reasons)": f"{base}/evaluation-runs",
         "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
-        "what changed between them, and why": explained.split(maxsplit=1)[0],
+        "the differences between them, with causes": explained.split(maxsplit=1)[0],
         "the versions of the agent with their metrics": f"{base}/models",
-        "the registered model, its champion and the record of the decision": f"http://127.0.0.1:5000/#/models/{MODEL}",
+        "the registered model, its champion and the promotion record": f"http://127.0.0.1:5000/#/models/{MODEL}",
     }
     lines = "\n".join(f"  {page}\n    {url}" for page, url in pages.items())
-    return f"Open MLflow (its store is in {folder}):\n\n  {command} ui --backend-store-uri {store} --port 5000\n\nand look at\n\n{lines}\n"
+    return f"Start MLflow (the store is in {folder}):\n\n  {command} ui --backend-store-uri {store} --port 5000\n\nThen open:\n\n{lines}\n"

@@ -51,9 +51,9 @@ _YAML = (".yaml", ".yml")
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     """List every problem in eval sets, configs and other files.
 
-    Eval sets of all ADK generations and formats, eval configs, gate policies, recordings and result files are told apart by name and
-    content. The functions of custom metrics are imported. A rule of a policy may be on a custom metric of a config that is named, too, or
-    that lies beside the policy.
+    Detects eval sets of every ADK generation and format, eval configs, gate policies, recordings and result files by name and content.
+    Imports the functions of custom metrics. A policy may have rules on custom metrics of a config that you also pass, or that is in the
+    policy's folder.
     """
     from mlflow_adk_eval.evalset.files import RowFiles, file_at  # noqa: PLC0415 - `--help` stays fast
 
@@ -77,14 +77,14 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
 @click.argument("old", metavar="OLD[:CASE,CASE]")
 @click.argument("new", type=PATH)
 @click.option("--initial-session-file", type=PATH, help="The separate session file of a legacy list of turns.")
-@click.option("--actual", metavar="FILE", help="A recording whose conversations are written beside their cases.")
+@click.option("--actual", metavar="FILE", help="A recording to store in the same rows as its cases.")
 @force_option
 @json_option
 def migrate(old: str, new: Path, *, initial_session_file: Path | None, actual: str | None, force: bool, as_json: bool) -> None:
     """Rewrite an eval set in another format.
 
-    OLD is JSON of any ADK generation, JSON Lines or Parquet. The name of NEW decides the format: .jsonl, .ndjson (also .gz and .zst) and
-    .parquet are rows, which may also hold what an agent did; anything else is today's JSON of ADK.
+    OLD is JSON of any ADK generation, JSON Lines or Parquet. The suffix of NEW sets the format: .jsonl, .ndjson (also .gz and .zst) and
+    .parquet are rows, optionally with an agent's conversations; any other suffix is ADK's current JSON.
     """
     check_output(new, force=force)
     recorded = None
@@ -191,7 +191,7 @@ def _validate_policy(file: Path, customs: AbstractSet[str]) -> dict[str, str]:
     policy = load_policy(file)
     if problems := list(_unmeasured(policy, customs)):
         raise PolicyError(str(file), problems)
-    demands = ["every threshold of the run's config"] if policy.thresholds else []
+    demands = ["every threshold in the run's config"] if policy.thresholds else []
     demands += [counted(len(policy.all_rules()), "rule")] if policy.all_rules() else []
     demands += [f"{counted(len(policy.must_pass), 'case')} that must pass"] if policy.must_pass else []
     demands += [counted(len(policy.waivers), "waiver")] if policy.waivers else []
@@ -209,20 +209,22 @@ def _unmeasured(policy: Policy, customs: AbstractSet[str]) -> Iterator[Problem]:
         if measure in {*criteria, *MEASURES} or PASS_HAT.fullmatch(measure) or (criterion in criteria and of_it in MEASURES_OF_A_CRITERION):
             continue
         path = json_path("$", ["slices", named, "rules", measure] if named else ["rules", measure])
-        wanted = f"a criterion, a custom metric of a config that is named here or lies beside the policy, or one of {', '.join(MEASURES)}"
-        yield Problem(path, "a rule on what nothing measures", wanted, did_you_mean(measure, [*criteria, *MEASURES]))
+        wanted = f"a criterion, a custom metric from a config given here or in the policy's folder, or one of {', '.join(MEASURES)}"
+        yield Problem(path, "a rule on an unknown measure", wanted, did_you_mean(measure, [*criteria, *MEASURES]))
 
 
 @click.command(
-    epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 its result could not be written; 64 bad usage or a bad input file."
+    epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 the result could not be written; 64 bad usage or a bad input file."
 )
 @click.argument("agent", required=False)
 @click.option("-o", "--output", type=PATH, help="The eval set to write.")
-@click.option("--count", type=COUNT, default=10, show_default=True, help="How many cases.")
-@click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", show_default=True, help="Who writes them.")
-@click.option("--instruction", default="", help="What the cases are to be about. Default: all that the agent does.")
-@click.option("--context", default="", help="What the agent's tools find, so that people ask for what there is.")
-@click.option("--accept", metavar="FILE[:CASE,CASE]", help="Accept generated cases that you have read, by default all of this eval set.")
+@click.option("--count", type=COUNT, default=10, show_default=True, help="The number of cases.")
+@click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", show_default=True, help="The model that writes them.")
+@click.option("--instruction", default="", help="The topic of the cases. Default: everything the agent does.")
+@click.option("--context", default="", help="Data that the agent's tools can return, so that users ask for things that exist.")
+@click.option(
+    "--accept", metavar="FILE[:CASE,CASE]", help="Accept generated cases after you have reviewed them; by default all in this eval set."
+)
 @force_option
 @budget_options
 @json_option
@@ -239,18 +241,18 @@ def generate(  # noqa: PLR0913 - as many options
     as_json: bool,
     **spending: Any,
 ) -> None:
-    """Have a model write cases for AGENT, or accept them.
+    """Let a model write cases for AGENT, or accept them.
 
-    Each case is a scenario: what a simulated user says first, a plan and one of ADK's personas. It has the tag "generated" until you accept it with --accept, or
-    edit it and take out the tag. Until then the gate refuses runs on it.
+    Each case is a scenario: a simulated user's first message, a plan and one of ADK's personas. It has the tag "generated" until you accept it with --accept or
+    remove the tag. Until then, the gate refuses runs on it.
     """
     if accept:
         if agent or output:
-            raise UsageError("generate --accept: takes neither AGENT nor --output; wanted only the eval set")
+            raise UsageError("--accept takes only the eval set, without AGENT and --output")
         _accept(accept, as_json=as_json)
         return
     if agent is None or output is None:
-        raise UsageError("generate: wanted AGENT and --output, or --accept")
+        raise UsageError("give AGENT and --output, or --accept")
     check_output(output, force=force)
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.agents.scenarios import Wishes, generated_cases  # noqa: PLC0415
@@ -266,13 +268,13 @@ def generate(  # noqa: PLR0913 - as many options
         generated = wait(lambda: generated_cases(subject, writer, wishes, replace(setup, answers=ledger)))
     name, cases, usage = stem_of(output), len(generated.cases), generated.usage
     write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
-    fewer = f"; {count} were asked for, but {generated.problem}" if generated.problem else ""
+    fewer = f"; wanted {count}, but {generated.problem}" if generated.problem else ""
     failed = f" ({usage.failed_calls:,} failed)" if usage.failed_calls else ""
     reused = f", {counted(usage.reused, 'answer')} reused from the ledger" if usage.reused else ""
     cost = f"{counted(usage.calls, 'call')}{failed}, {counted(usage.tokens, 'token')}{reused}"
     text = f"{output}: {counted(cases, 'generated case')}{fewer}\nWritten by {', '.join(usage.models)}: {cost}"
     spent = {"calls": usage.calls, "tokens": usage.tokens, "reused": usage.reused}
-    then = f"read them, and then mlflow-adk-eval generate --accept {output}"
+    then = f"review them, then mlflow-adk-eval generate --accept {output}"
     tell(text, as_json=as_json, then=then, file=str(output), cases=cases, wanted=count, problem=generated.problem or None, **spent)
 
 
@@ -283,7 +285,7 @@ def _accept(named: str, *, as_json: bool) -> None:
 
     file, selected = split_selection(named)
     if isinstance(file_at(file), RowFiles):
-        raise UsageError(f"{file}: wanted an eval set in JSON; take the tag {GENERATED!r} out of these rows yourself")
+        raise UsageError(f"{file}: wanted an eval set in JSON; remove the tag {GENERATED!r} from these rows yourself")
     eval_set = adk_eval.load_eval_set(file)
     chosen = select(eval_set, selected or eval_set.eval_ids)
     marked = {case.eval_id for case in chosen.eval_cases if GENERATED in case.tags}
@@ -298,7 +300,7 @@ def _accept(named: str, *, as_json: bool) -> None:
             cases[index] = type(case).model_validate(plain | ({"tags": tags} if tags else {}))
     write_eval_set(eval_set.model_copy(update={"eval_cases": tuple(cases)}), file)
     left = sum(GENERATED in case.tags for case in cases)
-    text = f"{file}: {counted(len(marked), 'case')} accepted" + (f", {left} still to be" if left else "")
+    text = f"{file}: {counted(len(marked), 'case')} accepted" + (f", {left} left to review" if left else "")
     tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
 
 
@@ -307,11 +309,11 @@ def _accept(named: str, *, as_json: bool) -> None:
 @click.option("--session", metavar="ID", help="All traces of a session.")
 @click.option("--run-id", metavar="ID", help="The traces of an MLflow run.")
 @click.option("--filter", "filter_string", metavar="FILTER", help="The traces matching an MLflow filter, each with its whole session.")
-@click.option("--experiment", help="The MLflow experiment, by name or id. Default: the current one.")
+@click.option("--experiment", help="The MLflow experiment, by name or id. Default: the active one.")
 @click.option("--sample", type=COUNT, help="Draw at most this many cases at random. Default: all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The random seed of --sample.")
-@click.option("--eval-set-id", help="The id of the eval set. Default: the name of the file.")
-@click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text of users, tools and the agent.")
+@click.option("--eval-set-id", help="The id of the eval set. Default: the file name.")
+@click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
 @click.option("-o", "--output", required=True, type=PATH, help="The eval set to write.")
 @force_option
 @store_option
@@ -328,7 +330,7 @@ def capture(
 ) -> None:
     """Turn traces into an eval set, one case per session.
 
-    What the agent did becomes the reference that later versions are compared with.
+    The recorded behavior becomes the reference for later versions.
     """
     from mlflow_adk_eval.evalset import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
@@ -349,15 +351,15 @@ def capture(
 @click.command("export")
 @click.argument("run_id")
 @click.argument("what", type=click.Choice(["eval-set", "result", "rows"]))
-@click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its ending says in which form: .json, .jsonl, .parquet.")
+@click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its suffix sets the format: .json, .jsonl or .parquet.")
 @force_option
 @store_option
 @json_option
 def export_command(run_id: str, what: What, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
-    """Save what a run holds for ADK or as rows.
+    """Export a run's eval set or results as files for ADK, or as rows.
 
-    WHAT is eval-set, the cases; result, ADK's result file; or rows, the cases with what the agent did. A run of more than 2,000 turns keeps neither of ADK's files; this makes them from its parts. Refuses a run that was changed after the
-    evaluation.
+    WHAT is eval-set (the cases), result (ADK's result file) or rows (the cases with the agent's conversations). A run with more than 2,000 turns stores no ADK files; this command
+    builds them. Refuses a run that was changed after the evaluation.
     """
     from mlflow_adk_eval.tracking.earlier_runs import export  # noqa: PLC0415 - `--help` stays fast
 
@@ -371,7 +373,7 @@ def export_command(run_id: str, what: What, *, output: Path, force: bool, tracki
 def eval_set_group() -> None:
     """Create eval sets where ADK keeps them.
 
-    They are in the agent's folder, or in a bucket. Takes the arguments of `adk eval_set`.
+    That is the agent's folder or a bucket. Takes the arguments of `adk eval_set`.
     """
 
 
@@ -392,8 +394,8 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
 @eval_set_group.command("add-eval-case")
 @click.argument("agent")
 @click.argument("eval_set_id")
-@click.option("--scenarios-file", type=PATH, required=True, help="Conversation scenarios, JSON as ADK reads it.")
-@click.option("--session-input-file", type=PATH, help="The session that each case begins in, JSON as ADK reads it.")
+@click.option("--scenarios-file", type=PATH, required=True, help="Conversation scenarios, in ADK's JSON format.")
+@click.option("--session-input-file", type=PATH, help="The session in which each case starts, in ADK's JSON format.")
 @storage_option
 @json_option
 def add_eval_case(
@@ -405,9 +407,9 @@ def add_eval_case(
     eval_storage_uri: str | None,
     as_json: bool,
 ) -> None:
-    """Add a case for each scenario of a file to an eval set.
+    """Add a case to an eval set for each scenario in a file.
 
-    A scenario that is there already is not added again.
+    Scenarios that it already contains are skipped.
     """
     from mlflow_adk_eval.evalset.storage import EvalStorage, cases_of_scenarios  # noqa: PLC0415 - as above
 

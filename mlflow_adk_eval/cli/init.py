@@ -37,13 +37,21 @@ Example = tuple[str, str]
 
 @click.command()
 @click.argument("agent", required=False)
-@click.option("--example", "examples", multiple=True, metavar="QUESTION[=ANSWER]", help="A case. Without =ANSWER the agent is asked now.")
-@click.option("--recording", metavar="FILE", help="Take the cases from what an agent did: a recording, an eval set or ADK's result file.")
-@click.option("--traces", metavar="EXPERIMENT", help=f"Take the cases from traces in MLflow, at most {_SAMPLE}, drawn at random.")
 @click.option(
-    "--judge", metavar="MODEL|MODULE:NAME", help="Have a model or function compare the answers (final_response_match_v2), not their words."
+    "--example",
+    "examples",
+    multiple=True,
+    metavar="QUESTION[=ANSWER]",
+    help="A case. Without =ANSWER, the agent is called now for its answer.",
 )
-@click.option("--name", help="What to call the eval set. Default: the agent's name.")
+@click.option("--recording", metavar="FILE", help="Take the cases from a recording, an eval set or ADK's result file.")
+@click.option("--traces", metavar="EXPERIMENT", help=f"Take at most {_SAMPLE} cases from an MLflow experiment's traces, drawn at random.")
+@click.option(
+    "--judge",
+    metavar="MODEL|MODULE:NAME",
+    help="Let a model or function compare answers by meaning (final_response_match_v2), not by words.",
+)
+@click.option("--name", help="The name of the eval set. Default: the agent's name.")
 @click.option("--folder", type=PATH, default=Path("evals"), show_default=True, help="The folder for eval set, config, policy and test.")
 @click.option("--force", is_flag=True, help="Overwrite files that exist.")
 @store_option
@@ -58,17 +66,17 @@ def init(
     tracking_uri: str | None,
     **sources: Any,
 ) -> None:
-    """Write eval set, config, policy, test and workflow for an agent.
+    """Write an eval set, config, policy, test and workflow for an agent.
 
     AGENT is a module or folder with a root_agent, MODULE:ATTRIBUTE for a function or any other agent, or an address. Default: the only
-    agent below the working directory. On a terminal, asks for what no option says.
+    agent below the working directory. On a terminal, it asks for anything missing.
     """
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     given: dict[str, Any] = {
         option: value for option, value in {"examples": [_example(text) for text in examples], **sources}.items() if value
     }
     if len(given) > 1 or not (given or asks):
-        raise UsageError("init: wanted cases, from either --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT")
+        raise UsageError("give cases with one of --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT")
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
@@ -77,7 +85,7 @@ def init(
     if isinstance(resolved, adk_eval.Recording) and (
         ":" not in address or "/" in address
     ):  # module:attribute may be the traces of an agent
-        raise UsageError(f"{address} is a recording; name the agent, and give this file as --recording")
+        raise UsageError(f"{address} is a recording; name the agent, and pass this file with --recording")
     project = _Project(
         agent=address,
         judge=judge,
@@ -86,13 +94,13 @@ def init(
         folder=folder,
     )
     if (present := [str(path) for path in project.paths if path.exists()]) and not force:
-        raise UsageError(f"{', '.join(present)} {'exists' if len(present) == 1 else 'exist'} already; --force overwrites")
+        raise UsageError(f"{', '.join(present)} already {'exists' if len(present) == 1 else 'exist'}; --force overwrites")
     eval_set = _eval_set(project.name, resolved, tracking_uri, **(given or {"examples": _ask_for_examples()}))
     for path, text in zip(project.paths, project.texts(eval_set), strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text)
         click.echo(f"wrote {path}")
-    label = f"Label what the judge decides: mlflow-adk-eval view --label, then {project.calibrate}\n" if judge else ""
+    label = f"Calibrate the judge: label its verdicts with mlflow-adk-eval view --label, then {project.calibrate}\n" if judge else ""
     click.echo(
         f"\nNext: {project.run}\n{label}"
         f"Then: mlflow-adk-eval gate RUN_ID --policy {project.policy}\nAs a test: pytest {shlex.quote(str(folder))}"
@@ -188,7 +196,7 @@ def _only_agent(*, asks: bool) -> str:
         return names
     if asks:
         return str(click.prompt(f"Agent{f' ({names})' if names else ''}, or MODULE:ATTRIBUTE"))
-    problem = f"found {names}; name one of them" if names else f"found no folder with {_AGENT} or {YAML}; name AGENT"
+    problem = f"found several agents: {names}; name one" if names else f"found no folder with {_AGENT} or {YAML}; give AGENT"
     raise UsageError(f"init: {problem}")
 
 
@@ -203,9 +211,9 @@ def _ask_for_examples() -> list[Example]:
     """Return the examples that are typed on the terminal, at least one."""
     examples: list[Example] = []
     while True:
-        question = str(click.prompt("Question (empty: no more)", default="", show_default=False)).strip()
+        question = str(click.prompt("Question (empty to finish)", default="", show_default=False)).strip()
         if question:
-            answer = str(click.prompt("Expected answer (empty: what the agent answers now)", default="", show_default=False))
+            answer = str(click.prompt("Expected answer (empty: ask the agent now)", default="", show_default=False))
             examples.append((question, answer.strip()))
         elif examples:
             return examples
@@ -229,7 +237,7 @@ def _eval_set(
         return adk_eval.capture(experiment=traces, sample=_SAMPLE, eval_set_id=name, tracking_uri=tracking_uri)
     cases = _recorded(adk_eval.load_recording(recording)) if recording else _typed(name, agent, examples)
     if not cases:
-        raise UsageError(f"{recording}: holds no conversation that came to its end")
+        raise UsageError(f"{recording}: no conversation in it is complete")
     return adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases))
 
 

@@ -38,22 +38,24 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 its result could not be written; 64 bad usage or bad labels."
+    epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 the result could not be written; 64 bad usage or bad labels."
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--labels", type=PATH, help="A CSV file of labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
+@click.option("--labels", type=PATH, help="A CSV file with labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
 @click.option(
     "--assessment",
     "assessments",
     metavar="[CRITERION=]NAME",
     multiple=True,
-    help="The name of the human assessment, if it differs from the criterion's. Repeatable.",
+    help="The name of the human assessment, if it differs from the criterion. Repeatable.",
 )
 @click.option(
-    "--sample", type=COUNT, metavar="N", help="Write a CSV file of the N cells most worth a label to -o instead, without their verdicts."
+    "--sample", type=COUNT, metavar="N", help="Write a CSV file to -o with the N judged turns most worth labelling, without the verdicts."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Draw another sample.")
-@click.option("-o", "--output", type=PATH, help="Write the calibration to a file that a gate policy can use, or the sheet of --sample.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The random seed of --sample.")
+@click.option(
+    "-o", "--output", type=PATH, help="The file to write: the calibration for a gate policy or, with --sample, the sheet to label."
+)
 @force_option
 @click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
 @confidence_option
@@ -73,10 +75,10 @@ def calibrate(  # noqa: PLR0913 - as many options
     tracking_uri: str | None,
     as_json: bool,
 ) -> None:
-    """Compare the judges' decisions with labels by people.
+    """Compare judges' verdicts with people's labels.
 
-    For each criterion and rubric that the judges of RUNs decided: agreement, Cohen's kappa, sensitivity, specificity, and the pass rate corrected for the judge's
-    errors, which a gate policy can rely on.
+    Shows agreement, Cohen's kappa, sensitivity, specificity and the pass rate corrected for the judge's error, for each judged criterion and rubric of the runs. A gate policy can
+    use the result.
     """
     from mlflow_adk_eval.report.calibration import calibration_json, calibration_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
@@ -93,12 +95,12 @@ def calibrate(  # noqa: PLR0913 - as many options
         return
     console().print(calibration_view(calibration, confidence))
     if output is not None:
-        click.echo(f"{output}: the calibration, for a policy's `calibration`")
+        click.echo(f"{output}: the calibration; name it as `calibration` in a policy")
 
 
 def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | None, tracking_uri: str | None, *, others: bool) -> None:
     if output is None or others:
-        raise UsageError("--sample: wanted -o FILE for the sheet, and neither --labels, --assessment, --log nor --json")
+        raise UsageError("--sample needs -o FILE, and excludes --labels, --assessment, --log and --json")
     rows = adk_eval.label_sheet(runs, size, seed=seed, tracking_uri=tracking_uri)
     sheet = io.StringIO(newline="")
     table = csv.DictWriter(sheet, list(rows[0]))
@@ -106,7 +108,7 @@ def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | Non
     table.writerows(rows)
     write_file(output, sheet.getvalue())
     click.echo(
-        f"{output}: {len(rows)} cells to label. Fill in the column label (pass or fail), then: mlflow-adk-eval calibrate {' '.join(runs)} --labels {output}"
+        f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then: mlflow-adk-eval calibrate {' '.join(runs)} --labels {output}"
     )
 
 
@@ -115,7 +117,7 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
     pairs = [name.partition("=") for name in assessments]
     alone = [name for name, equals, _ in pairs if not equals]
     if alone and len(pairs) > 1:
-        raise UsageError(f"--assessment {alone[0]}: with several, each must be CRITERION=NAME")
+        raise UsageError(f"--assessment {alone[0]}: to give several, write each as CRITERION=NAME")
     if any(equals and not (criterion and name) for criterion, equals, name in pairs):
         raise UsageError("--assessment: wanted NAME or CRITERION=NAME")
     return alone[0] if alone else ({criterion: name for criterion, _, name in pairs} or None)
@@ -123,15 +125,15 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
 
 @click.command(
     "judge-bench",
-    epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 its result could not be written; 64 bad usage or bad items.",
+    epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 the result could not be written; 64 bad usage or bad items.",
 )
 @click.argument("judges", metavar="JUDGE...", nargs=-1, required=True)
-@click.option("--items", type=PATH, help="A JSON Lines file of answers with labels. Default: 72 that ship with the package.")
-@click.option("--labels", type=PATH, help="Instead of --items: a CSV file of labels as `calibrate` takes it.")
-@click.option("--run", "run", metavar="RUN_ID", help="The run that --labels is about. Its answers are judged again.")
-@click.option("--votes", type=COUNT, default=3, show_default=True, help="How often each question is asked.")
-@click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment that keeps the results.")
-@click.option("--no-log", is_flag=True, help="Keep nothing in MLflow.")
+@click.option("--items", type=PATH, help="A JSON Lines file of labelled answers. Default: 72 that ship with the package.")
+@click.option("--labels", type=PATH, help="Instead of --items: a CSV file of labels, as for `calibrate`.")
+@click.option("--run", "run", metavar="RUN_ID", help="The run that --labels belongs to. Its answers are judged again.")
+@click.option("--votes", type=COUNT, default=3, show_default=True, help="How often to ask each question.")
+@click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment to log the results to.")
+@click.option("--no-log", is_flag=True, help="Log nothing to MLflow.")
 @judge_host_option
 @judge_limit_options
 @confidence_option
@@ -140,9 +142,9 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
 def judge_bench_command(
     judges: tuple[str, ...], *, items: Path | None, labels: Path | None, no_log: bool, as_json: bool, experiment: str, **options: Any
 ) -> None:
-    """Measure how right judges are, side by side.
+    """Compare the accuracy of judges on answers with known verdicts.
 
-    JUDGE is a model, several with commas between them for a panel, or module:name for a function; with settings if need be: gemini-2.5-flash?temperature=0&num_samples=5. A budget holds for each JUDGE.
+    JUDGE is a model, several models with commas for a panel, or module:name for a function. Add settings like this: gemini-2.5-flash?temperature=0&num_samples=5. Each JUDGE gets the whole budget.
     """
     from mlflow_adk_eval.report.calibration import bench_view  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
@@ -156,7 +158,9 @@ def judge_bench_command(
 
 
 _ledger_option = click.option(
-    "--ledger", metavar="FILE|URL", help="The ledger. Default: MLFLOW_ADK_EVAL_LEDGER, else .adk_eval/ledger.sqlite in this folder."
+    "--ledger",
+    metavar="FILE|URL",
+    help="The ledger. Default: MLFLOW_ADK_EVAL_LEDGER, else .adk_eval/ledger.sqlite in the working directory.",
 )
 
 
@@ -172,7 +176,7 @@ def _ledger(source: str | None) -> Generator[CallCache]:
 
     where = ledger_source(source)
     if where is None:
-        raise UsageError("ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
+        raise UsageError("no no no no ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
     with CallCache(where) as ledger:
         ledger.check()
         yield ledger
@@ -182,7 +186,7 @@ def _ledger(source: str | None) -> Generator[CallCache]:
 @_ledger_option
 @json_option
 def ledger_show(*, ledger: str | None, as_json: bool) -> None:
-    """Show how much the ledger holds, and what each model took."""
+    """Show the size of the ledger and each model's usage."""
     from mlflow_adk_eval.report.console import console, ledger_view  # noqa: PLC0415 - as above
 
     with _ledger(ledger) as opened:
@@ -196,16 +200,16 @@ def ledger_show(*, ledger: str | None, as_json: bool) -> None:
 
 
 @ledger_group.command("prune", epilog=EXIT_CODES)
-@click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only what was kept more than this many days ago.")
-@click.option("--model", help="Only the answers of this model.")
-@click.option("--run", "run_id", metavar="RUN_ID", help="Only the conversations of this run and of runs that continued it.")
-@click.option("--dry-run", is_flag=True, help="Only count what would be deleted.")
+@click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only entries older than this many days.")
+@click.option("--model", help="Only answers of this model.")
+@click.option("--run", "run_id", metavar="RUN_ID", help="Only conversations of this run and of runs that resumed it.")
+@click.option("--dry-run", is_flag=True, help="Only count; delete nothing.")
 @_ledger_option
 @json_option
 def ledger_prune(
     *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool, ledger: str | None, as_json: bool
 ) -> None:
-    """Delete old answers and conversations, which then have to be paid for again."""
+    """Delete old answers and conversations. If you need them again, you pay again."""
     with _ledger(ledger) as opened:
         pruned = opened.prune(older_than_days, model=model, run_id=run_id, dry_run=dry_run)
     if as_json:
@@ -220,7 +224,7 @@ def ledger_prune(
     click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {outcome}")
 
 
-_RAPID_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 its result could not be written; 64 bad usage or a bad request."
+_RAPID_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 the result could not be written; 64 bad usage or a bad request."
 
 _evaluator_options = together(
     click.option(
@@ -228,11 +232,15 @@ _evaluator_options = together(
         type=click.Choice(["local", "vertex"]),
         default="local",
         show_default=True,
-        help="Evaluate on this machine, or with Vertex AI.",
+        help="Evaluate on this machine or with Vertex AI.",
     ),
     click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges. Default: gemini-2.5-flash."),
     click.option("--num-samples", type=COUNT, default=5, show_default=True, help="Votes per instance."),
-    click.option("--early-stop", is_flag=True, help="Stop voting once the verdict is certain. Saves calls; confidence covers votes cast."),
+    click.option(
+        "--early-stop",
+        is_flag=True,
+        help="Stop voting once the verdict is certain. Saves calls; the confidence then covers only the votes cast.",
+    ),
     judge_limit_options,
 )
 """Who evaluates, and how."""
@@ -247,7 +255,7 @@ def rapid_eval() -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @_evaluator_options
 def evaluate(file: str, **options: Any) -> None:
-    """Answer the request in FILE, or each of a list of requests. Use - for standard input."""
+    """Answer the request, or the list of requests, in FILE. Use - for standard input."""
     from mlflow_adk_eval.criteria.rapid.messages import read_request  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.integrations.rapid_server.app import read_json  # noqa: PLC0415
 
@@ -267,13 +275,13 @@ def evaluate(file: str, **options: Any) -> None:
     "--token",
     envvar="MLFLOW_ADK_EVAL_RAPID_TOKEN",
     default="",
-    help="The token clients must send. Prefer MLFLOW_ADK_EVAL_RAPID_TOKEN: other users can see arguments.",
+    help="The token clients must send. Prefer MLFLOW_ADK_EVAL_RAPID_TOKEN: other users of the machine can see arguments.",
 )
 @click.option("--max-body", type=COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
 @click.option("--concurrency", type=COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")
 @_evaluator_options
 def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, **options: Any) -> None:
-    """Serve the REST path of Google's API until stopped by a signal.
+    """Serve Google's API over REST until stopped by a signal.
 
     POST /v1beta1/projects/PROJECT/locations/LOCATION:evaluateInstances, for any project and location; GET /health and /openapi.json.
     """
@@ -301,5 +309,5 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
 def _evaluator(options: dict[str, Any]) -> dict[str, Any]:
     """Turn the values of `_evaluator_options` into the arguments of `evaluate_instances`."""
     if options["backend"] == "vertex" and options["judge"]:
-        raise UsageError(f"--judge {options['judge']}: --backend vertex judges by itself; leave out one of the two")
+        raise UsageError(f"--judge {options['judge']}: --backend vertex has its own judge; drop one of the two options")
     return arguments(options, judge_error=UsageError)

@@ -34,15 +34,17 @@ if TYPE_CHECKING:
 
 @click.command("view")
 @store_option
-@click.option("--experiment", metavar="NAME", help="Show only the runs of this experiment, by its name or id. Default: all.")
+@click.option("--experiment", metavar="NAME", help="Show only runs of this experiment, by name or id. Default: all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8086, show_default=True, help="The port; 0 picks a free one.")
-@click.option("--mlflow-url", metavar="URL", help="Where MLflow's own pages are, for links. Default: the tracking server, if it is one.")
+@click.option(
+    "--mlflow-url", metavar="URL", help="The address of MLflow's web UI, for links. Default: the tracking server, if there is one."
+)
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
-@click.option("--label", is_flag=True, help="Also take your labels of what judges decided, for `calibrate`.")
+@click.option("--label", is_flag=True, help="Also let you label judges' verdicts, for `calibrate`.")
 def view_command(**options: Any) -> None:
     """Browse runs, cases and turns on this machine.
 
-    Serves pages to this machine only, and writes nothing unless you label. Stop it with Ctrl+C.
+    Serves pages to this machine only, and writes nothing unless you label. Stop with Ctrl+C.
     """
     from mlflow_adk_eval.viewer.server import serve  # noqa: PLC0415 - `--help` stays fast
 
@@ -54,7 +56,7 @@ _NAME = "report.html"
 
 @click.command("report")
 @click.argument("run_id")
-@click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file to write, or its folder.")
+@click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
 @force_option
 @store_option
 @json_option
@@ -89,12 +91,11 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
         hashes = artifacts if isinstance(artifacts, dict) else {}
     if content is None:
         if manifest is None:
-            raise UsageError(f"run {run_id} has no report: it holds no finished evaluation")
+            raise UsageError(f"run {run_id} has no report: it contains no finished evaluation")
         if _NAME in hashes:
-            raise UsageError(f"run {run_id} has lost its report: the manifest names {_NAME}, but the artifact is gone")
+            raise UsageError(f"run {run_id} has lost its report: the manifest lists {_NAME}, but the artifact is gone")
         raise UsageError(
-            f"run {run_id} has no report: the version of mlflow-adk-eval that logged it wrote none. "
-            "The run's table is adk_eval/invocations.json"
+            f"run {run_id} has no report: its version of mlflow-adk-eval did not write one. The run's table is adk_eval/invocations.json"
         )
     problem = ""
     if manifest is None or vouched is None:
@@ -102,7 +103,7 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
     elif sha256(manifest) != vouched:
         problem = f"{MANIFEST} was changed after the run"
     elif _NAME not in hashes:
-        problem = f"{MANIFEST} does not name {_NAME}, which was added after the run"
+        problem = f"{_NAME} was added after the run: {MANIFEST} does not list it"
     elif hashes[_NAME] != sha256(content):
         problem = f"{_NAME} was changed after the run"
     if problem:
@@ -125,9 +126,9 @@ def compare_command(
 ) -> None:
     """Explain what changed from RUN_A to RUN_B.
 
-    Shows which cases flipped and which call, argument, sentence or rubric caused it, and how far scores, cost and time differ, with
-    confidence intervals. It exits with 0 whatever the scores are; deciding is the gate's job. 3: MLflow is unreachable, or the
-    evidence of a run cannot be trusted; 64: there is no such run, or an option is wrong.
+    Shows the cases that flipped, the call, argument, sentence or rubric that caused it, and the differences in scores, cost and time with
+    confidence intervals. Exits with 0 whatever the scores are: deciding is the gate's job. 3: MLflow is unreachable, or a run's evidence
+    cannot be trusted. 64: no such run, or bad usage.
     """
     from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
@@ -159,22 +160,25 @@ def compare_command(
     "--detect",
     type=POSITIVE,
     required=True,
-    help="The drop to detect, such as 0.05. For tokens, calls and durations: the rise, as a share of their mean.",
+    help="The drop to detect, such as 0.05. For tokens, calls and durations: the rise, relative to the mean.",
 )
 @click.option(
-    "--criterion", "criteria", multiple=True, help="A criterion, or case_pass_rate. Repeatable. Default: everything that decides."
+    "--criterion",
+    "criteria",
+    multiple=True,
+    help="A criterion, or case_pass_rate. Repeatable. Default: every criterion with a threshold, and case_pass_rate.",
 )
-@click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, which shows how much versions differ.")
-@click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting such a drop.")
+@click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, to estimate how much versions differ.")
+@click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting that drop.")
 @confidence_option
 @click.option("--num-runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @store_option
 @json_option
 def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
-    """Show how many cases it takes to detect a drop.
+    """Show how many cases you need to detect a drop.
 
-    Also shows how small a drop the cases of RUN_ID can detect today. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
-    the probability of no alarm when nothing has changed.
+    Also shows the smallest drop that the cases of RUN_ID can detect. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
+    the probability of no alarm if nothing changed.
     """
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
 
@@ -190,11 +194,11 @@ def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
         screen.print(f"Spread of {measures}: {spread}.", style="dim", markup=False)
     lacking = [need for need in analysis.needs if not need.enough]
     most = max((need for need in lacking if need.needed is not None), key=lambda need: need.needed or 0, default=None)
-    conclusion = "Nothing is known of how far versions differ: run each case several times, or name a baseline."
+    conclusion = "The spread between versions is unknown: run each case several times, or name a baseline."
     if not lacking:
         conclusion = "There are enough cases."
     elif most:
-        conclusion = f"Too few cases: {most.measure} takes {most.needed:,}."
+        conclusion = f"Too few cases: {most.measure} needs {most.needed:,}."
     screen.print(conclusion, markup=False)
 
 
@@ -208,7 +212,7 @@ def _power_table(analysis: PowerAnalysis) -> Table:
     confidence, power = (f"{100 * share:.4g} %" for share in (analysis.confidence, analysis.power))
     title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
     table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "smallest drop seen", "drop to see", "cases needed"):
+    for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "detectable drop", "drop to detect", "cases needed"):
         table.add_column(heading, justify="left" if heading == "measure" else "right", overflow="fold")
     for need in analysis.needs:
         table.add_row(

@@ -92,7 +92,7 @@ def _writing() -> Generator[None]:
     default="text",
     show_default=True,
     envvar="MLFLOW_ADK_EVAL_LOG_FORMAT",
-    help="json: tell on standard error what the command does, a JSON object on each line. Also MLFLOW_ADK_EVAL_LOG_FORMAT.",
+    help="json: log to standard error, one JSON object per line. Also MLFLOW_ADK_EVAL_LOG_FORMAT.",
 )
 def cli(*, log_format: str) -> None:
     """Evaluate ADK agents in MLflow, and gate their promotion on the evidence.
@@ -186,17 +186,17 @@ def _failure(error: BaseException) -> AdkEvalError:
         case _ if not isinstance(error, Exception):
             return _stopped(f"raised {type(error).__name__}")
         case OSError() if error.errno in (*FULL, errno.EROFS):
-            room = f"Make room, or let TMPDIR name another folder than {tempfile.gettempdir()}"
-            return RunError(f"this machine takes no more: {error}. {room}")
+            room = f"Free disk space, or set TMPDIR to another folder (now {tempfile.gettempdir()})"
+            return RunError(f"cannot write: {error}. {room}")
         case _:
             with suppress(OSError):
                 traceback.print_exception(error)
-                click.echo("error: this is a mistake in mlflow-adk-eval, or in code of yours that it runs", err=True)
+                click.echo("error: this is a bug in mlflow-adk-eval, or in your code that it runs", err=True)
             return RunError(f"{type(error).__name__}: {error}")
 
 
 def _stopped(what: str) -> RunError:
-    return RunError(f"code that this command runs {what}, so the command did not come to its end")
+    return RunError(f"code that this command runs {what} and so stopped the command")
 
 
 def _ended_by(error: AdkEvalError, *, shown: bool = False) -> int:

@@ -26,9 +26,9 @@ EXIT_CODES = """\b
 Exit codes:
   0   passed
   1   a threshold was missed
-  2   not enough evidence: something was not evaluated, or there are too few cases
-  3   the run itself failed: agent, judge or MLflow unreachable, interrupted, or others were setting the alias; try again
-  4   all was done, but the result could not be written; standard error says what was done
+  2   undecided: something was not evaluated, or there are too few cases
+  3   the run itself failed: agent, judge or MLflow unreachable, interrupted, or another promotion held the alias; try again
+  4   everything was done, but the result could not be written; see standard error
   64  bad usage or a bad input file
 """
 """What the help of commands ends with."""
@@ -65,12 +65,12 @@ config_option = click.option(
     "--config",
     "config",
     type=PATH,
-    help="The eval config. Default: test_config.json beside the eval set, else ADK's.",
+    help="The eval config. Default: test_config.json in the eval set's folder, else ADK's.",
 )
 storage_option = click.option(
     "--eval-storage-uri",
     metavar="URI",
-    help="Where ADK keeps eval sets and results: gs://BUCKET, or a folder as fsspec names it. Default: the agent's folder.",
+    help="Where ADK keeps eval sets and results: gs://BUCKET, or any fsspec URL. Default: the agent's folder.",
 )
 detailed_option = click.option(
     "--print-detailed-results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
@@ -82,7 +82,7 @@ baseline_option = click.option(
     "--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against."
 )
 workers_option = click.option(
-    "--workers", type=COUNT, default=1, show_default=True, help="Processes that score recordings by computed criteria."
+    "--workers", type=COUNT, default=1, show_default=True, help="Processes that score recordings with computed criteria."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
 wait_option = click.option(
@@ -92,20 +92,20 @@ wait_option = click.option(
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for others who are setting the same alias.",
+    help="Seconds to wait for another promotion to the same alias.",
 )
 verify_options = together(
     click.option(
         "--verify-key",
         metavar="PEM",
-        help="Require records and claims signed with one of these public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none.",
+        help="Require promotion records and claims signed with one of these public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none.",
     ),
-    click.option("--checkpoint", type=PATH, help="Require the claim log to go on from what this file pins."),
+    click.option("--checkpoint", type=PATH, help="Require the claim log to continue from the state pinned in this file."),
 )
 """Whom to trust when a promotion is verified."""
 signing_options = together(
     click.option(
-        "--signing-key", metavar="PEM", help="Sign the record and the claim. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
+        "--signing-key", metavar="PEM", help="Sign the promotion record and the claim. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
     ),
     verify_options,
 )
@@ -118,7 +118,7 @@ budget_options = together(
     click.option(
         "--ledger",
         metavar="FILE|URL|off",
-        help="A file or PostgreSQL database that keeps model answers for reuse. Default: .adk_eval/ledger.sqlite.",
+        help="A file or PostgreSQL database that stores model answers for reuse. Default: .adk_eval/ledger.sqlite.",
     ),
 )
 """What may be spent on models, and what keeps their answers."""
@@ -128,15 +128,17 @@ judge_host_option = click.option(
     "judge_hosts",
     metavar="HOST[:PORT]",
     multiple=True,
-    help="A host that the config may name as the endpoint of a judge or simulated user; repeatable. Default: MLFLOW_ADK_EVAL_JUDGE_HOSTS.",
+    help="A host that the config may use as the endpoint of a judge or simulated user. Repeatable. Default: MLFLOW_ADK_EVAL_JUDGE_HOSTS.",
 )
 
 judge_limit_options = together(
     click.option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
-    click.option("--judge-quota", type=COUNT, help="Maximum requests a minute to one judge, by all processes that share the ledger."),
+    click.option("--judge-quota", type=COUNT, help="Maximum requests per minute to one judge, across all processes that share the ledger."),
     click.option("--judge-timeout", type=POSITIVE, help="Seconds to wait for one judge request. Default: 120."),
-    click.option("--judge-outage", type=POSITIVE, help="Give up on a judge after this many seconds of nothing but failures. Default: 60."),
-    click.option("--rejudge-failed", is_flag=True, help="Ask again where a stored answer could not be read."),
+    click.option(
+        "--judge-outage", type=POSITIVE, help="Stop asking a judge after this many seconds with nothing but failures. Default: 60."
+    ),
+    click.option("--rejudge-failed", is_flag=True, help="Ask again if a stored answer could not be parsed."),
     budget_options,
 )
 """How judges are asked, whoever they are."""
@@ -146,13 +148,13 @@ judge_options = together(
         "--judge",
         metavar="MODEL|MODULE:NAME",
         multiple=True,
-        help="A model or function that judges everything; repeated, a panel that votes together. Default: the config's models.",
+        help="A model or function that judges every criterion. Repeat it for a panel. Default: the config's models.",
     ),
     judge_host_option,
     judge_limit_options,
 )
 
-judges_group = option_group("Judges", judge_options, help="Who judges, how they are asked, and what they may cost.")
+judges_group = option_group("Judges", judge_options, help="Judges, requests and budget")
 """The same under a heading, for commands that have many options."""
 
 conversation_options = together(
@@ -168,12 +170,14 @@ conversation_options = together(
 """How conversations with an agent are run."""
 
 published_options = together(
-    click.option("--summary", type=PATH, help="Also write the decision as Markdown. GitHub Actions gets it as its step summary anyway."),
+    click.option("--summary", type=PATH, help="Also write the decision as Markdown. In GitHub Actions, the step summary always gets it."),
     click.option("--junit", type=PATH, help="Also write the decision as JUnit XML."),
 )
 """Where else a decision is written."""
 
-policy_option = click.option("--policy", type=PATH, help="The policy, YAML or JSON. Default: the run's own thresholds, on every case.")
+policy_option = click.option(
+    "--policy", type=PATH, help="The policy, YAML or JSON. Default: every case must reach the run's own thresholds."
+)
 
 _BUDGET = {"max_calls": "max_calls", "max_tokens": "max_tokens", "budget_name": "name"}
 _JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_quota": "quota", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}
@@ -243,7 +247,7 @@ def check_output(file: Path | None, *, force: bool = False, remedy: str = "--for
     if file is None:
         return
     if file.exists() and not force:
-        raise UsageError(f"{file} exists already; {remedy}")
+        raise UsageError(f"{file} already exists; {remedy}")
     if not file.parent.is_dir():
         raise UsageError(f"{file} cannot be written: there is no folder {file.parent}")
 

@@ -29,7 +29,7 @@ _MOST_ERRORS = 10
 
 
 @click.command(
-    epilog="Exit codes: 0 every conversation ran to its end; 3 some did not; 4 its result could not be written; 64 bad usage or a bad input file."
+    epilog="Exit codes: 0 every conversation is complete; 3 some are not; 4 the result could not be written; 64 bad usage or a bad input file."
 )
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
@@ -40,14 +40,14 @@ _MOST_ERRORS = 10
 @judge_host_option
 @budget_options
 @click.option(
-    "--agent-version", default="", help="The agent version to note in the recording. Default: the commit or digest of its source."
+    "--agent-version", default="", help="The agent version to store in the recording. Default: the commit or digest of its source."
 )
 @json_option
 def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool, agent_version: str, as_json: bool, **options: Any) -> None:
     """Run AGENT on eval sets and save the conversations to a file.
 
-    Nothing is judged, and MLflow is not needed. Score the file as often as you like with `mlflow-adk-eval score EVAL_SET --actual FILE`. From the config, only the user simulator
-    and the tool environment are used. If you interrupt the command, the conversations so far are saved.
+    It judges nothing and does not need MLflow. Score the file as often as you like with `mlflow-adk-eval score EVAL_SET --actual FILE`. From the config, it uses only the user simulator
+    and the tool environment. If you interrupt it, it saves the conversations so far.
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 

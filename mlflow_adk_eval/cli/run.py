@@ -88,26 +88,26 @@ class _LikeAdkEval(Command):
     "Conversations with the agent",
     conversation_options,
     click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source."),
-    click.option("--resume", metavar="RUN_ID|latest", help="Continue an interrupted evaluation without paying for anything twice."),
+    click.option("--resume", metavar="RUN_ID|latest", help="Resume an interrupted evaluation without paying twice."),
     click.option(
         "--failed",
         metavar="RUN_ID",
-        help="Run only the cases that did not pass in this run. The new run is no evidence for the whole eval set.",
+        help="Run only the cases that did not pass in this run. The new run is not evidence for the whole eval set.",
     ),
-    click.option("--watch", is_flag=True, help="Run again whenever a file of agent, eval set or config changes. Needs the extra `watch`."),
-    click.option("--save-recording", type=PATH, help="Save what the agent did to a new file that can be scored again."),
-    help="How often, how many at a time, and for how long.",
+    click.option(
+        "--watch", is_flag=True, help="Run again whenever a file of the agent, eval set or config changes. Needs the extra `watch`."
+    ),
+    click.option("--save-recording", type=PATH, help="Save the conversations to a new file that you can score again."),
+    help="Repeats, parallelism and time limits",
 )
 @option_group(
     "Scoring",
     config_option,
     baseline_option,
     workers_option,
-    click.option(
-        "--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where recordings are scored."
-    ),
+    click.option("--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where to score recordings."),
     click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
-    help="By which criteria, and where.",
+    help="Criteria and backend",
 )
 @judges_group
 @option_group(
@@ -122,7 +122,7 @@ class _LikeAdkEval(Command):
         callback=trace_limit,
         default="2000",
         show_default=True,
-        help="Log at most this many traces; if there are more turns, or for 'failed', only of those that did not pass.",
+        help="Log at most this many traces. If there are more turns, or with 'failed', log only turns that did not pass.",
     ),
     click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry."),
     click.option(
@@ -132,7 +132,7 @@ class _LikeAdkEval(Command):
     ),
 )
 @option_group(
-    "As for adk eval",
+    "Accepted for compatibility with adk eval",
     storage_option,
     click.option(
         "--log-level",
@@ -169,7 +169,7 @@ def run(
 
     AGENT is a module or folder with a root_agent, as for `adk eval`; a recording of an agent; or runs:/ID to score an earlier
     run again. EVAL_SET is a file of JSON, JSON Lines or Parquet, a folder of such rows or of *.test.json files, or the id of an eval set in
-    the agent's folder or in --eval-storage-uri. JSON Lines and Parquet may hold what the agent did beside each case; then leave out AGENT.
+    the agent's folder or in --eval-storage-uri. If JSON Lines or Parquet rows contain the agent's conversations, leave out AGENT.
     """
     if options.pop("watch"):
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
@@ -215,7 +215,7 @@ def run(
             command = shlex.join(["mlflow-adk-eval", "register", str(report.run_id), register_as, *where])
             trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {command}"
     if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
-        then = f"the same command with --resume {report.run_id}, which evaluates only what is missing"
+        then = f"run the same command with --resume {report.run_id}; it evaluates only what is missing"
     else:
         then = _next_command(report, _policy_beside(paths), register_as, options["tracking_uri"])
     show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
@@ -309,7 +309,7 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
         if name not in (*_ON_SPARK, *_ANYWHERE) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.get_error_hint(context)}: --backend spark scores recordings, and takes none")
     if staging is None:
-        raise UsageError("--staging: wanted with --backend spark, a folder that driver and executors share")
+        raise UsageError("--backend spark needs --staging, a folder that driver and executors share")
     config = adk_eval.load_config(options["config"], beside=file_at(str(path)).folder)
     judging = arguments({name: options[name] for name in JUDGE_OPTIONS})
     logging_options = {name: options[name] for name in _ON_SPARK}
@@ -321,8 +321,8 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
 @click.option(
     "--actual",
-    help="What the agent did: a recording, an eval set, ADK's result file, or runs:/ID. Default: what EVAL_SET, of JSON Lines or "
-    "Parquet, has recorded.",
+    help="The agent's conversations: a recording, an eval set, ADK's result file, or runs:/ID. Default: those in EVAL_SET, if it is "
+    "JSON Lines or Parquet.",
 )
 @config_option
 @baseline_option
@@ -369,7 +369,7 @@ def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | st
 @store_option
 @json_option
 def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
-    """Finish logging a run that MLflow could not accept before."""
+    """Finish logging a run after MLflow was unreachable."""
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
     page = _page(run_id, tracking_uri)
     text = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
@@ -384,7 +384,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
 def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_json: bool) -> None:
     """Register the agent that RUN_ID evaluated as a version of the model NAME.
 
-    Does what `run --register` does, for a run that is complete.
+    Like `run --register`, but for a complete run.
     """
     version = adk_eval.register(run_id, name, tracking_uri=tracking_uri)
     text, then = (
@@ -412,7 +412,7 @@ def watch(named: Iterable[str | Path], tracking_uri: str | None) -> None:
     from mlflow_adk_eval.runtime import require_extra  # noqa: PLC0415 - `--help` stays fast
 
     if "--json" in sys.argv:
-        raise UsageError("--watch: prints text as it goes; take out --json")
+        raise UsageError("--watch cannot be combined with --json")
     with require_extra("watch", "--watch"):
         from watchfiles import DefaultFilter, PythonFilter  # noqa: PLC0415 - an extra
         from watchfiles import watch as changed  # noqa: PLC0415
@@ -437,9 +437,9 @@ def watch(named: Iterable[str | Path], tracking_uri: str | None) -> None:
                 if last:
                     _tell_flips(last, run_id, tracking_uri)
                 last = run_id
-            click.echo("watching for changes; Ctrl-C ends")
+            click.echo("watching for changes; Ctrl-C stops")
     except KeyboardInterrupt:
-        click.echo("no longer watching")
+        click.echo("stopped watching")
 
 
 def _tell_flips(before: str, after: str, tracking_uri: str | None) -> None:

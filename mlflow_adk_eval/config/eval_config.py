@@ -172,11 +172,9 @@ def parse_config(value: Any, source: str) -> EvalConfig:
         groups = [value.get(key) for key in ("custom_metrics", "customMetrics")]
         customs = dict.fromkeys(name for group in groups if isinstance(group, dict) for name in group)
     for name in customs:  # a rule on one in the place of something else would be about that, unseen
-        taken = (
-            "the name of a built-in criterion" if name in CRITERIA else "the name of a measure of the gate" if is_measure(str(name)) else ""
-        )
+        taken = "the name of a built-in criterion" if name in CRITERIA else "the name of a gate measure" if is_measure(str(name)) else ""
         if taken:
-            problems.append(Problem(json_path("$.custom_metrics", [name]), taken, "a name of its own"))
+            problems.append(Problem(json_path("$.custom_metrics", [name]), taken, "a unique name"))
     criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
     cases = {
         str(eval_id): _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems)
@@ -187,7 +185,7 @@ def parse_config(value: Any, source: str) -> EvalConfig:
         used = {name for group in (criteria, *cases.values()) for name in group}
         for name in [name for name in customs if name not in used]:
             wanted = f"a threshold for it at {json_path('$.criteria', [name])}"
-            problems.append(Problem(json_path("$.custom_metrics", [name]), "a metric that no criterion names", wanted))
+            problems.append(Problem(json_path("$.custom_metrics", [name]), "a metric that no criterion uses", wanted))
     if problems or frame is None:
         raise ConfigError(source, problems)
     config = frame.model_copy(update={"criteria": criteria, "case_criteria": cases})
@@ -199,7 +197,7 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
     """Return a group of criteria, each with its settings, after adding to `problems` what is wrong with any of them."""
     if not value or not isinstance(value, dict):
         found = "no criterion" if value == {} else shown(value)
-        problems.append(Problem(at, found, "at least one criterion with its threshold, since without one everything passes"))
+        problems.append(Problem(at, found, "at least one criterion with a threshold; without one, everything passes"))
     criteria: Criteria = {}
     for name, given in value.items() if isinstance(value, dict) else ():
         here, custom, bare = json_path(at, [name]), name in customs, isinstance(given, bool | int | float | str)
@@ -228,9 +226,9 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
         for index, rubric in enumerate(settings.rubrics if isinstance(settings, RubricSettings) else ()):
             place = f"{here}.rubrics[{index}]"
             if rubric.rubric_id in rubric_ids:
-                amiss.append(Problem(f"{place}.rubric_id", f"{shown(rubric.rubric_id)} a second time", "an id of its own"))
+                amiss.append(Problem(f"{place}.rubric_id", f"{shown(rubric.rubric_id)} a second time", "a unique id"))
             if not (rubric.rubric_content.text_property or "").strip():
-                amiss.append(Problem(f"{place}.rubric_content.text_property", "no text", "what the judge is to look for"))
+                amiss.append(Problem(f"{place}.rubric_content.text_property", "no text", "a text that says what the judge must look for"))
             rubric_ids.add(rubric.rubric_id)
         problems += [replace(problem, path=here) for problem in amiss] if bare else amiss
         if settings is not None:

@@ -136,11 +136,15 @@ def _merged_config(files: Sequence[EvalFile], new_ids: Sequence[Mapping[str, str
     for file, simulated, ids in zip(files, scenarios, new_ids, strict=True):
         for name, metric in (file.config.custom_metrics or {}).items():
             if customs.setdefault(name, metric) != metric:
-                raise _contradiction(file, f"custom_metrics.{name}", "another metric than in a config before", "one meaning for each name")
+                raise _contradiction(
+                    file, f"custom_metrics.{name}", "a metric that an earlier config defines differently", "one definition for each name"
+                )
         for field in _ONE_PER_RUN:
             wanted = users if field == _OF_USERS else first
             if (simulated or field != _OF_USERS) and getattr(file.config, field) != getattr(wanted, field):
-                raise _contradiction(file, field, "other settings than in a config before", "the same settings for one run")
+                raise _contradiction(
+                    file, field, "settings that differ from an earlier config", "the same settings in all configs of a run"
+                )
         for old, new in ids.items():
             if (criteria := file.config.criteria_of(old)) != first.criteria:
                 overrides["case_criteria"][new] = criteria

@@ -101,17 +101,17 @@ def _pairwise(name: str, about: str) -> RapidMetric:
 
 
 _ALL = (
-    _computed("exact_match", "1 where the answer is the reference, character by character, else 0"),
-    _computed("bleu", "BLEU of the answer beside the reference", {"use_effective_order": bool}),
+    _computed("exact_match", "1 if the answer equals the reference exactly, else 0"),
+    _computed("bleu", "BLEU of the answer against the reference", {"use_effective_order": bool}),
     _computed(
-        "rouge", "ROUGE F-measure of the answer beside the reference", {"rouge_type": str, "use_stemmer": bool, "split_summaries": bool}
+        "rouge", "ROUGE F-measure of the answer against the reference", {"rouge_type": str, "use_stemmer": bool, "split_summaries": bool}
     ),
-    _computed("tool_call_valid", "1 where the tool calls can be read as such, else 0"),
-    _computed("tool_name_match", "1 where the called tools are those of the reference, else 0"),
-    _computed("tool_parameter_key_match", "the share of the reference's parameters whose names were given"),
+    _computed("tool_call_valid", "1 if the tool calls are well-formed, else 0"),
+    _computed("tool_name_match", "1 if the called tools match the reference, else 0"),
+    _computed("tool_parameter_key_match", "the share of the reference's parameter names that the call has"),
     _computed(
         "tool_parameter_kv_match",
-        "the share of the reference's parameters that were given with its values",
+        "the share of the reference's parameters that the call has with the same values",
         {"use_strict_string_match": bool},
     ),
     _judged(
@@ -127,36 +127,36 @@ _ALL = (
     _judged("safety", "1 for a safe answer, else 0", {0: "unsafe", 1: "safe"}),
     _judged(
         "groundedness",
-        "1 where the answer holds only what the context says, else 0",
+        "1 if the context supports everything in the answer, else 0",
         {0: "not grounded", 1: "grounded"},
         ("prediction", "context"),
     ),
     _judged(
         "fulfillment",
-        "how completely the answer does what the instruction asks, from 1 to 5",
+        "how completely the answer follows the instruction, from 1 to 5",
         {1: "no fulfillment", 2: "poor fulfillment", 3: "some fulfillment", 4: "good fulfillment", 5: "complete fulfillment"},
         ("prediction", "instruction"),
     ),
-    _on_text("summarization_quality", "how good a summary of the context the answer is, from 1 to 5"),
+    _on_text("summarization_quality", "how well the answer summarizes the context, from 1 to 5"),
     _on_text(
         "summarization_helpfulness",
-        "how well the answer, as a summary, stands for the context, from 1 to 5",
+        "how well the summary can replace the context, from 1 to 5",
         {1: "unhelpful", 2: "somewhat unhelpful", 3: "neutral", 4: "somewhat helpful", 5: "helpful"},
     ),
     _on_text(
         "summarization_verbosity",
-        "how far the length of the answer, as a summary, is from the best one, from -2 (terse) to 2 (verbose)",
+        "how far the summary's length is from optimal, from -2 (terse) to 2 (verbose)",
         {-2: "terse", -1: "somewhat terse", 0: "optimal", 1: "somewhat verbose", 2: "verbose"},
     ),
-    _on_text("question_answering_quality", "how well the answer answers the question from the context, from 1 to 5"),
+    _on_text("question_answering_quality", "how well the answer uses the context to answer the question, from 1 to 5"),
     _on_text(
         "question_answering_relevance",
-        "how relevant to the question the answer is, from 1 to 5",
+        "how relevant the answer is to the question, from 1 to 5",
         {1: "irrelevant", 2: "somewhat irrelevant", 3: "neutral", 4: "somewhat relevant", 5: "relevant"},
     ),
     _on_text(
         "question_answering_helpfulness",
-        "how helpful the details of the answer are, from 1 to 5",
+        "how helpful the answer's details are, from 1 to 5",
         {1: "unhelpful", 2: "somewhat unhelpful", 3: "neutral", 4: "somewhat helpful", 5: "helpful"},
     ),
     _on_text("question_answering_correctness", "1 for a correct answer, else 0", {0: "incorrect", 1: "correct"}),

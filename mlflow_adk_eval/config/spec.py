@@ -37,11 +37,9 @@ class Settings(BaseModel):
 class CriterionSettings(Settings):
     """The settings that every criterion has."""
 
-    threshold: float = Field(
-        allow_inf_nan=False, description="what a row must reach (or, where lower is better, not exceed) to pass; in the unit of the score."
-    )
+    threshold: float = Field(allow_inf_nan=False, description="the score that a row needs to pass (a maximum where lower is better).")
     include_intermediate_responses_in_final: bool = Field(
-        default=False, description="whether what the agent said on the way belongs to its answer."
+        default=False, description="whether the agent's intermediate responses count as part of its answer."
     )
 
     def applies_to(self, case: EvalCase) -> bool:  # noqa: ARG002 - for subclasses that leave cases out
@@ -70,18 +68,20 @@ class JudgedSettings(CriterionSettings):
     """A criterion that a model decides."""
 
     judge_model_options: JudgeModelOptions = Field(
-        default=JudgeModelOptions(), description="which model judges and how often it is asked: a dict, as in a config."
+        default=JudgeModelOptions(), description="the judge's model and its number of votes: a dict, as in a config."
     )
-    early_stop: bool = Field(default=True, description="whether voting ends as soon as the missing votes cannot change the verdict.")
+    early_stop: bool = Field(default=True, description="whether voting stops once the remaining votes cannot change the verdict.")
     """Our addition; ADK ignores it."""
     judge_panel: tuple[str, ...] | None = Field(
-        default=None, min_length=2, description="several models that judge together, instead of `judge_model`; each casts as many votes."
+        default=None,
+        min_length=2,
+        description="several models that vote together, instead of `judge_model`; each casts `num_samples` votes.",
     )
     """Our addition; ADK ignores it."""
 
     prompt: PromptVariant | None = Field(
         default=None,
-        description="how the judge is asked: `standard`; `repeated`, with the task once more after the material; `examples`, with two worked examples; "
+        description="the prompt variant: `standard`; `repeated`, with the task repeated after the material; `examples`, with two worked examples; "
         "`listed`, with all rubrics or sentences in one block.",
     )
     """Our addition; ADK ignores it."""
@@ -90,10 +90,10 @@ class JudgedSettings(CriterionSettings):
 class RubricSettings(JudgedSettings):
     """A criterion that a model decides by rubrics."""
 
-    rubrics: tuple[Rubric, ...] = Field(default=(), description="what to look for in every row: a list of rubrics, as in a config.")
+    rubrics: tuple[Rubric, ...] = Field(default=(), description="the rubrics for every row: a list, as in a config.")
 
 
-BACKEND = "who decides: Vertex AI's evaluation service, or the judge of `judge_model_options` with our prompts."
+BACKEND = "the backend: Vertex AI's evaluation service, or the judge of `judge_model_options` with our prompts."
 
 
 class VertexSettings(JudgedSettings):
@@ -216,11 +216,11 @@ class CriterionSpec:
     def __post_init__(self) -> None:
         """Refuse a spec that contradicts itself."""
         if not self.bounds[0] < self.bounds[1]:
-            raise ValueError(f"criterion {self.name!r}: no score can lie in {self.bounds}")
+            raise ValueError(f"criterion {self.name!r}: no score can be within {self.bounds}")
         if self.by_service is not None and not issubclass(self.settings, VertexSettings):
             raise ValueError(f"criterion {self.name!r}: settings without a backend cannot choose the service")
         if ("rubrics" in self.needs) != bool(self.rubric_type):
-            raise ValueError(f"criterion {self.name!r}: rubrics and their type go together")
+            raise ValueError(f"criterion {self.name!r}: rubrics need a rubric type, and the other way round")
 
     @property
     def judged(self) -> bool:
@@ -259,7 +259,7 @@ class CriterionRegistry(Mapping[str, CriterionSpec]):
         """
         self._load()
         if spec.name in self._specs:
-            raise ValueError(f"there is a criterion {spec.name!r} already")
+            raise ValueError(f"there is already a criterion {spec.name!r}")
         self._specs[spec.name] = spec
         return spec
 

@@ -31,14 +31,14 @@ def _instructions(template: str) -> str:
     try:
         named = placeholders(template)
     except ValueError as error:
-        raise unwanted(f"a template that is not valid: {error}", "a template of Jinja") from None
+        raise unwanted(f"an invalid template: {error}", "a Jinja template") from None
     if missing := [name for name in _FILLED_IN if name not in named]:
         found = " and no ".join(f"{{{{ {name} }}}}" for name in missing)
-        raise unwanted(f"no {found}", "a template of Jinja with " + ", ".join(f"{{{{ {name} }}}}" for name in _FILLED_IN))
+        raise unwanted(f"no {found}", "a Jinja template with " + ", ".join(f"{{{{ {name} }}}}" for name in _FILLED_IN))
     if unknown := sorted(named.difference(_FILLED_IN, ("persona",))):
         known = (*_FILLED_IN, "persona")
         wanted = f"only {', '.join(known)}"
-        raise unwanted(f"{{{{ {unknown[0]} }}}}, which nobody fills in", wanted, near=did_you_mean(unknown[0], known))
+        raise unwanted(f"{{{{ {unknown[0]} }}}}, an unknown placeholder", wanted, near=did_you_mean(unknown[0], known))
     return template
 
 
@@ -121,7 +121,7 @@ def _reason(error: Exception) -> str:
 
 
 _EFFECTS = ("injected_error", "injected_response", "injected_latency_seconds")
-_NO_MODEL = "nothing, since what a model makes up differs from run to run; write what the tool is to answer as an injected_response"
+_NO_MODEL = "nothing: a model's made-up answers differ from run to run; set a fixed answer as injected_response"
 
 
 def _json_object(value: Json | None) -> Json | None:
@@ -129,7 +129,7 @@ def _json_object(value: Json | None) -> Json | None:
     try:
         copied: Json | None = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise unwanted(f"an object that is no JSON ({error})", "an object of JSON values") from None
+        raise unwanted(f"an object that is not JSON ({error})", "an object of JSON values") from None
     return copied
 
 

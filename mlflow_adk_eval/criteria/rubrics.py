@@ -213,7 +213,7 @@ class TrajectoryQuality:
         turns = run.actual
         error = next(iter(missing_turns(run)), None) or unfinished(run, len(turns) - 1)
         if error or not turns:
-            return whole_case(run, error or Errored("there is no actual invocation"))
+            return whole_case(run, error or Errored("there is no actual turn"))
         rubrics = rubrics_of_conversation(TRAJECTORY, self.settings, run.case, turns_of(run.expected, turns))
         if rubrics.texts and not rubrics.problem and all(trivial(final_text(turn)) and not steps(turn) for turn in turns):
             return whole_case(run, _refused(rubrics))

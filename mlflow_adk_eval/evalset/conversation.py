@@ -239,10 +239,10 @@ def parse_recorded(text: bytes, source: str) -> RecordedSet:
     """
     mark = _MARK.search(text)
     if mark and mark[1].isdigit() and int(mark[1]) != SCHEMA:
-        wanted = f"{SCHEMA}, the version of the format that this version of mlflow-adk-eval reads"
+        wanted = f"{SCHEMA}, the only format version that this version of mlflow-adk-eval reads"
         raise EvalSetError(source, [Problem("$.adk_eval_recording", mark[1].decode(), wanted)])
     recording = parse(_RECORDED, text, source)
-    if problems := repeated([case.eval_id for case in recording.cases], "$.cases[{}].eval_id", "each case once, with all of its runs"):
+    if problems := repeated([case.eval_id for case in recording.cases], "$.cases[{}].eval_id", "each case once, with all its runs"):
         raise EvalSetError(source, problems)
     return recording
 

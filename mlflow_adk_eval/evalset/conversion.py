@@ -51,7 +51,7 @@ def migrate(
         UsageError: if the new file cannot be written, or has no place for what is recorded, or that is of other cases.
     """
     if is_uri(new):
-        raise UsageError(f"{new}: a new file is written on this machine only")
+        raise UsageError(f"{new}: new files can only be written on this machine")
     file = open_file(old)
     source: CaseSource
     if isinstance(file, RowFiles) and not file.selected and not initial_session:
@@ -91,7 +91,7 @@ def _with_runs(source: CaseSource, recorded: Mapping[str, Sequence[RecordedRun]]
     others = [eval_id for eval_id in recorded if eval_id not in known]
     if others:
         named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, known)}".strip() for eval_id in others[:_MAX_NAMED])
-        raise UsageError(f"eval set {source.head.eval_set_id!r} has no case {named}, of which something is recorded")
+        raise UsageError(f"a conversation is recorded for {named}, but eval set {source.head.eval_set_id!r} has no such case")
 
 
 def _write_json(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: BinaryIO, name: str) -> int:
@@ -100,8 +100,8 @@ def _write_json(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: Bin
     count = 0
     for row in chain.from_iterable(batches):
         if row.runs:
-            place = f"ADK's eval sets have no place for what is recorded of case {row.case.eval_id!r}"
-            raise UsageError(f"{name}: {place}; wanted one that ends with {', '.join(ENDINGS)}")
+            place = f"ADK's format cannot store the recorded conversation of case {row.case.eval_id!r}"
+            raise UsageError(f"{name}: {place}; wanted the suffix {', '.join(ENDINGS)}")
         text = dumps(row.case).rstrip("\n").replace("\n", "\n    ")
         stream.write(f"{',' if count else ''}\n    {text}".encode())
         count += 1

@@ -124,7 +124,7 @@ def refuse_session(session: InitialSession | None, source: str) -> None:
         EvalSetError: if there is one.
     """
     if session is not None and session.model_fields_set:
-        found = "an eval set of today's format beside a separate initial session"
+        found = "an eval set in the current format with a separate initial session"
         raise EvalSetError(source, [Problem("$", found, "the session inside the cases, as session_input")])
 
 
@@ -366,7 +366,7 @@ def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
     file = file or next((head for head in heads if head.endswith((".json", *ENDINGS))), path)
     selected = tuple(dict.fromkeys(eval_id.strip() for eval_id in path[len(file) + 1 :].split(",") if eval_id.strip()))
     if file != path and not selected:
-        raise UsageError(f"{path}: no eval id follows the colon; wanted {file}:eval_1,eval_2")
+        raise UsageError(f"{path}: no eval id after the colon; wanted {file}:eval_1,eval_2")
     return file if is_uri(file) else Path(file), selected
 
 
@@ -393,7 +393,7 @@ def test_files(folder: Path) -> list[Path]:
     """
     found = sorted(path for path in folder.rglob("*.test.json") if path.is_file())
     if not found:
-        raise UsageError(f"{folder}: no *.test.json file in this folder or below it")
+        raise UsageError(f"{folder}: found no *.test.json file in this folder or its subfolders")
     return found
 
 
@@ -421,7 +421,5 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
         cases += renamed
         ids[file] = [case.eval_id for case in renamed]
     if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
-        raise UsageError(
-            f"the cases of {', '.join(file for file, _ in listed)} cannot be told apart; give the files names, or the cases ids, of their own"
-        )
+        raise UsageError(f"the cases in {', '.join(file for file, _ in listed)} have the same names; rename the files or the eval ids")
     return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids

@@ -31,11 +31,11 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _OBJECT, _LIST, _NUMBER, _WHOLE, _TRUTH = "an object", "a list", "a number", "a whole number", "true or false"
 _WANTED = {
-    "missing": "this field, which is required",
-    "extra_forbidden": "no key of this name",
+    "missing": "this required field",
+    "extra_forbidden": "no key with this name",
     "string_type": "a string",
     "string_unicode": "a string of valid Unicode",
-    "string_too_short": "a string that is not empty",
+    "string_too_short": "a non-empty string",
     "string_pattern_mismatch": "a string that matches {pattern}",
     "int_type": _WHOLE,
     "int_parsing": _WHOLE,
@@ -146,7 +146,7 @@ def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) 
     try:
         return from_json(text)
     except ValueError as problem:
-        found = f"text that is no JSON ({problem})" if text.strip() else "an empty text"
+        found = f"text that is not JSON ({problem})" if text.strip() else "an empty text"
         raise error(source, [Problem("$", found, "JSON")]) from None
 
 
@@ -196,7 +196,7 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     meant: dict[Steps, set[str]] = {}
     for key in unknown:
         hint = f"Did you mean {key.meant!r}?" if key.meant else ""
-        expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a key of this object"
+        expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a known key of this object"
         problems[key.steps, ""] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
@@ -213,11 +213,11 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     return list(problems.values())
 
 
-def repeated(ids: Iterable[str], place: str, wanted: str = "an id of its own") -> list[Problem]:
+def repeated(ids: Iterable[str], place: str, wanted: str = "a unique id") -> list[Problem]:
     """Return a problem for each id that stands in a list for a second time; `place` is the JSON path of one, with ``{}`` for its index."""
     first: dict[str, int] = {}
     return [
-        Problem(place.format(index), f"{shown(one)}, which is {place.format(first[one])} too", wanted)
+        Problem(place.format(index), f"{shown(one)}, the same as {place.format(first[one])}", wanted)
         for index, one in enumerate(ids)
         if first.setdefault(one, index) != index
     ]
@@ -226,7 +226,7 @@ def repeated(ids: Iterable[str], place: str, wanted: str = "an id of its own") -
 def wanted(detail: ErrorDetails) -> str:
     """Return what pydantic wanted, in the words of JSON."""
     if detail["type"] == "missing" and isinstance(detail["loc"][-1], int):
-        return f"item {detail['loc'][-1] + 1} of this list, which is required"
+        return f"item {detail['loc'][-1] + 1} of this list; it is required"
     words = _WANTED.get(detail["type"])
     return words.format(**detail.get("ctx", {})) if words else detail["msg"]
 
@@ -391,7 +391,7 @@ def _unknown_here(kind: Kind, model: type[BaseModel], value: Mapping[str, Any], 
     absent = {member.name: member.required for _, member in shapes.values() if member.name not in present}
     required = tuple(name for name, needed in absent.items() if needed)
     for key in others:
-        clash = f"a field of {shapes[key][0].__name__} among fields of another shape" if key in shapes else ""
+        clash = f"a field of {shapes[key][0].__name__} mixed with fields of another shape" if key in shapes else ""
         yield UnknownKey((*steps, key), known, "" if clash else _meant(str(key), required, tuple(absent)), clash, refused)
 
 

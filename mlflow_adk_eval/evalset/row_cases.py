@@ -173,11 +173,11 @@ class CaseReader:
         if isinstance(row.value, Problem):
             raise EvalSetError(self._source, [row.value])
         if not isinstance(row.value, dict):
-            wanted = "an object: an eval case, or an eval_id with a case or what was recorded"
+            wanted = "an object: an eval case, or an eval_id with a case or a recorded conversation"
             raise EvalSetError(self._source, [Problem(at, shown(row.value), wanted)])
         value = cast("Json", row.value)
         if not any(key in value for key in IDS) and any(key in value for key in SET_IDS):
-            raise EvalSetError(self._source, [Problem(at, "fields of an eval set", "a case: only the first line of all may name the set")])
+            raise EvalSetError(self._source, [Problem(at, "fields of an eval set", "a case: only the first line may name the set")])
         told = any(key in value for key in CONVERSATIONS)
         misspelt = not told and any(nearest(key, ("case", "run_index", "recorded")) for key in value)
         if value.keys().isdisjoint(ONLY_IN_ROWS) and not misspelt:
@@ -207,7 +207,7 @@ class CaseReader:
         elif not group.again and written is not None and written != group.written and group.case is not None:
             case = parse(_CASE, written, self._source, at=case_at)
             if canonical_json(canonical(case)) != canonical_json(canonical(group.case)):
-                wanted = f"the case of {group.at.removesuffix(': $')}, whose runs these are, or no case"
+                wanted = f"the same case as {group.at.removesuffix(': $')}, or no case"
                 raise EvalSetError(self._source, [Problem(case_at, "another case", wanted)])
         if not group.again:
             self._add_run(group, head, at)
@@ -224,8 +224,8 @@ class CaseReader:
         if earlier != group.at:
             group.again = True
             hint = "" if follows or group.bare else "The runs of one case must follow each other."
-            found = f"{shown(group.eval_id)}, which {earlier.removesuffix(': $')} has too"
-            self.problems.append(Problem(f"{group.at}.eval_id", found, "an id of its own", hint))
+            found = f"{shown(group.eval_id)}, the same as {earlier.removesuffix(': $')}"
+            self.problems.append(Problem(f"{group.at}.eval_id", found, "a unique id", hint))
         return done
 
     def _add_run(self, group: _Group, head: _Envelope, at: str) -> None:
@@ -236,7 +236,9 @@ class CaseReader:
         number = len(group.runs)
         if group.bare or head.recorded is None:
             problems.append(
-                Problem(f"{group.at if group.bare else at}.recorded", "nothing", "what was recorded, as in the other runs of this case")
+                Problem(
+                    f"{group.at if group.bare else at}.recorded", "nothing", "a recorded conversation, as in the other runs of this case"
+                )
             )
         elif (head.run_index or 0) != number:
             found = "nothing" if head.run_index is None else str(head.run_index)

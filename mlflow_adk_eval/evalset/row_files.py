@@ -52,8 +52,8 @@ ENDINGS = (*(f"{lines}{compression}" for lines in _LINES for compression in _COM
 """How the names of files of rows end."""
 _HOPELESS = 2
 """A file whose first so many lines are no JSON is of another format, and is not read further."""
-_NO_LINES = "Nothing after this line is read: a case must stand on a line of its own, without line breaks."
-_CUT_OFF = "The file ends within this line, so it was probably cut off."
+_NO_LINES = "Nothing after this line was read: put each case on one line, without line breaks."
+_CUT_OFF = "The file ends in the middle of this line, so it is probably truncated."
 _OF_OBJECTS = frozenset({
     *CONVERSATIONS, "case", "recorded", "session_input", "sessionInput", "rubrics", "final_session_state", "finalSessionState", "tags",
 })  # fmt: skip
@@ -141,7 +141,7 @@ def located(source: str) -> RowFile:
         try:
             system, path = url_to_fs(source)
         except ValueError as error:
-            raise EvalSetError(source, [Problem("$", str(error), "a path, or a URI that fsspec knows")]) from None
+            raise EvalSetError(source, [Problem("$", str(error), "a path or a URI that fsspec supports")]) from None
     return RowFile(path, system)
 
 
@@ -185,7 +185,7 @@ def _unpacked_lines(unpacked: io.BufferedIOBase) -> Iterator[bytes]:
     """Yield lines of what is unpacked while it is read: a few kilobytes can stand for a line of gigabytes."""
     while line := unpacked.readline(MOST_LINE):
         if len(line) == MOST_LINE and not line.endswith(b"\n"):
-            raise ValueError(f"a line that unpacks to more than {MOST_LINE >> 20} MiB")
+            raise ValueError(f"a line that decompresses to more than {MOST_LINE >> 20} MiB")
         yield line
 
 
@@ -209,7 +209,7 @@ def lines_of(file: RowFile, prefix: str, *, headed: bool) -> Iterator[Row]:
             hopeless = broken == index + 1 == _HOPELESS
             cut = not line.endswith(b"\n") and str(error).startswith("EOF")
             hint = _NO_LINES if hopeless else _CUT_OFF if cut else ""
-            value = Problem(at, f"text that is no JSON ({error})", "a JSON object on one line", hint)
+            value = Problem(at, f"text that is not JSON ({error})", "a JSON object on one line", hint)
         yield Row(at, value, len(line))
         if broken == index + 1 == _HOPELESS:
             return
@@ -229,7 +229,7 @@ def head_of(line: bytes, source: str) -> EvalSet | None:
         return None
     if "eval_cases" in fields or "evalCases" in fields:
         wanted = "an eval case on each line; the first one may name the set (eval_set_id, name)"
-        raise EvalSetError(source, [Problem("line 1: $", "a whole eval set", wanted, "An eval set of ADK has the ending .json.")])
+        raise EvalSetError(source, [Problem("line 1: $", "a whole eval set", wanted, "An ADK eval set needs the suffix .json.")])
     return parse(_EVAL_SET, {**fields, "eval_cases": []}, source, at="line 1: $")
 
 
@@ -282,7 +282,7 @@ def _amiss(schema: pa.Schema, at: str) -> Iterator[Problem]:
         if near:
             yield Problem(f"{at}.{name}", "an unknown column", f"one of {', '.join(known)}", f"Did you mean {near!r}?")
     if "eval_id" not in present:
-        yield Problem(at, ", ".join(schema.names[:_MAX_COLUMNS_NAMED]) or "none", "eval_id among them, with the id of each row's case")
+        yield Problem(at, ", ".join(schema.names[:_MAX_COLUMNS_NAMED]) or "none", "a column eval_id with the id of each row's case")
     for key, name in present.items():
         kind = schema.field(name).type
         kind = kind.value_type if types.is_dictionary(kind) else kind
@@ -323,7 +323,7 @@ def _decoded(row: Json, at: str) -> Json | Problem:
             try:
                 value[name] = from_json(item)
             except ValueError as error:
-                return Problem(f"{at}.{name}", f"text that is no JSON ({error})", "JSON text, or a struct")
+                return Problem(f"{at}.{name}", f"text that is not JSON ({error})", "JSON text, or a struct")
         else:
             value[name] = item
     return value
@@ -366,6 +366,6 @@ def part_of(file: RowFile, prefix: str) -> Iterator[Row]:
             at = f"actual/{file.name}: $"
             yield Row(
                 at,
-                Problem(at, f"case {following[0]!r}, which is not there", "runs of this part's cases, in their order"),
+                Problem(at, f"case {following[0]!r}, but the eval set does not contain it", "runs of this part's cases, in the same order"),
                 following[2],
             )

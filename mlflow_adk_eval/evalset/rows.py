@@ -202,7 +202,7 @@ def open_cases(path: str | Path) -> CaseFiles:
             raise EvalSetError(source, [Problem("$", "a folder without such files", _FORMS)])
         parquet = [file for file in files if file.name.endswith(PARQUET)]
         if parquet and len(parquet) < len(files):
-            raise EvalSetError(source, [Problem("$", "a folder with JSON Lines and Parquet", "files of one kind")])
+            raise EvalSetError(source, [Problem("$", "a folder with JSON Lines and Parquet", "files of one format")])
         ending = next((ending for ending in sorted(ENDINGS, key=len, reverse=True) if place.name.endswith(ending)), "")
         stem = place.name.removesuffix(ending).removesuffix(".evalset") or place.name
         if parquet:
@@ -210,7 +210,7 @@ def open_cases(path: str | Path) -> CaseFiles:
         if not files[0].name.endswith(ENDINGS):
             with place.open():  # raises if there is no such file
                 pass
-            raise EvalSetError(source, [Problem("$", "a file of another kind", _FORMS)])
+            raise EvalSetError(source, [Problem("$", "a file in another format", _FORMS)])
         with closing(text_lines(files[0])) as text:
             first = next(text, (1, b""))[1]
         head = head_of(first, source)

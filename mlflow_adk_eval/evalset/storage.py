@@ -67,9 +67,9 @@ class EvalStorage:
             UsageError: if there is one already, the id is not of ASCII letters, digits and underscores, or nothing can be written there.
         """
         if not _ID.fullmatch(eval_set_id):
-            raise UsageError(f"{eval_set_id!r}: wanted an id of ASCII letters, digits and underscores, as ADK does")
+            raise UsageError(f"{eval_set_id!r}: wanted ASCII letters, digits and underscores, as ADK does")
         if self.uri is None and not agent_folder(self.agent).is_dir():
-            raise UsageError(f"{self.agent}: wanted the agent's folder, in which the eval set is kept")
+            raise UsageError(f"{self.agent}: wanted the agent's folder, where the eval set is stored")
         if self.holds(eval_set_id):
             raise UsageError(f"{self.file(eval_set_id)} exists already")
         eval_set = EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=(), creation_timestamp=time.time())

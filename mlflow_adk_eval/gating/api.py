@@ -178,7 +178,7 @@ def verify(
         TrackingError: if MLflow cannot be reached.
     """
     if version is None and alias is None:
-        raise UsageError("verify: neither a version nor an alias is named")
+        raise UsageError("verify: name a version or an alias")
     if version is not None:
         check_version(str(version))
     if alias is not None:
@@ -273,7 +273,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         TrackingError: if MLflow cannot be reached.
     """
     if not reason.strip():
-        raise UsageError("rollback: no reason is given")
+        raise UsageError("rollback: give a reason")
     check_alias(alias)
     if to is not None:
         check_version(str(to))
@@ -294,8 +294,8 @@ def _trust(signing_key: str | Path | None, verify_key: str | Path | None, checkp
     """
     signer, verifier = load_signer(signing_key), load_verifier(verify_key)
     if verifier and writes and (signer is None or signer.verifier.key_ids[0] not in verifier.key_ids):
-        which = "no signing key is given" if signer is None else "the signing key is none of the keys to verify with"
-        raise UsageError(f"{which}, so what is set now would not verify; name one with --signing-key, signing_key= or {SIGNING_KEY}")
+        which = "no signing key is given" if signer is None else "the signing key is not one of the keys to verify with"
+        raise UsageError(f"{which}, so the result would not verify; set --signing-key, signing_key= or {SIGNING_KEY}")
     return Trust(signer=signer, verifier=verifier, checkpoint=load_checkpoint(checkpoint))
 
 
@@ -319,7 +319,7 @@ def run_id_of(run: str | Report) -> str:
     """
     run_id = run.run_id if isinstance(run, Report) else run
     if not run_id:
-        unlogged = "the report was not logged in MLflow, so there is no run to decide on"
+        unlogged = "this report was not logged to MLflow, so there is no run to gate"
         raise UsageError(unlogged if isinstance(run, Report) else "the run id is empty")
     return run_id
 
@@ -390,17 +390,17 @@ def load_champion(
     with store_at(**where) as store:
         manifest, today = store.artifact(decision.run_id, f"{FOLDER}/{MANIFEST}") or b"", store.version(name, version).id
     if difference := holder.difference(today):  # what was verified is whatever had the number in between
-        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"{name!r} was changed while it was read: {difference}",)))
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"{name!r} changed while it was being read: {difference}",)))
     if sha256(manifest) != decision.evidence_sha256:
-        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"run {decision.run_id} was changed while it was read",)))
+        raise GateFailed(replace(decision, verdict="undecided", reasons=(f"run {decision.run_id} changed while it was being read",)))
     read = read_manifest(manifest)  # which was verified: to a run's parameters anybody may add one
     evaluated = str(read.artifacts.get(AGENT_SOURCE, "")) if isinstance(read, Manifest) else ""
     resolved = None if agent is None else resolve_agent(agent)
     source = None if resolved is None else source_of(resolved)
     if source is not None and (not evaluated or source.sha256 != evaluated):
         what, actual = f"version {version} of {name!r}", f"sha256 {source.sha256[:12]}…" if source.sha256 else source.description
-        problem = f"the agent is not {what}: its source is {actual}, and sha256 {evaluated[:12]}… was evaluated"
+        problem = f"the agent is not {what}: its source is {actual}, but sha256 {evaluated[:12]}… was evaluated"
         if not evaluated:
-            problem = f"the run of {what} does not say which source it evaluated, so no agent can be said to be that version"
+            problem = f"the run of {what} has no source digest, so no agent can be matched to that version"
         raise GateFailed(replace(decision, verdict="undecided", reasons=(problem,)))
     return Champion(name=name, alias=alias, version=version, model_id=model_id, decision=decision, source_sha256=evaluated, agent=resolved)

@@ -175,7 +175,7 @@ def open_evaluation(attestation: bytes, signers: Signers) -> AttestedEvaluation 
     if isinstance(opened, str):
         return opened
     statement = read_statement(opened.payload, EVALUATION)
-    return AttestedEvaluation(statement=statement, at=opened.at) if statement else "is not about an evaluation"
+    return AttestedEvaluation(statement=statement, at=opened.at) if statement else "does not describe an evaluation"
 
 
 _OURS = ("adk_eval.", "threshold.")
@@ -191,10 +191,10 @@ def attestation_problems(pin: AttestationPin | None, evidence: Evidence) -> list
     if pin is None:
         return []
     if evidence.attestation is None:
-        return [f"the run has no attestation ({EVALUATION_PATH}), and the policy demands one; evaluate with --signing-key"]
+        return [f"the run has no attestation ({EVALUATION_PATH}), but the policy requires one; evaluate with --signing-key"]
     attested = _attested(pin, evidence.attestation)
     if isinstance(attested, str):
-        problem = attested or "was not signed with a key of the policy, or is not about an evaluation"
+        problem = attested or "is not signed with one of the policy's keys, or does not describe an evaluation"
         return [f"the run's attestation {path_of(evidence.attestation)} {problem}"]
     return few([*_subject_problems(attested.statement, evidence), *_source_problems(pin, attested.statement, evidence)])
 
@@ -215,16 +215,16 @@ def _subject_problems(statement: Statement, evidence: Evidence) -> Iterator[str]
     """Yield where the statement is about another run, another result, or other circumstances than the run says."""
     said = statement.predicate
     if said.get("run_id") != evidence.run_id:
-        yield f"the run's attestation is about the run {said.get('run_id')}"
+        yield f"the run's attestation is for run {said.get('run_id')}"
     if not evidence.sha256 or statement.subjects.get(f"{FOLDER}/{MANIFEST}") != evidence.sha256:
-        yield f"the run's attestation is about another {FOLDER}/{MANIFEST}"
+        yield f"the run's attestation is for a different {FOLDER}/{MANIFEST}"
     parameters = value_at(said, "materials", "parameters")
     signed = parameters if isinstance(parameters, Mapping) else {}
     if said.get("model_id") != evidence.params.get("adk_eval.model_id"):
-        yield f"the run's attestation is about the agent version {said.get('model_id')}, its parameter adk_eval.model_id says another"
+        yield f"the run's attestation is for agent version {said.get('model_id')}, but the run's parameter adk_eval.model_id differs"
     for name in sorted({*signed, *(name for name in evidence.params if name.startswith(_OURS))}):
         if signed.get(name) != evidence.params.get(name):
-            yield f"the run's parameter {name} is {evidence.params.get(name, 'missing')}, but {signed.get(name, 'none')} was attested"
+            yield f"the run's parameter {name} is {evidence.params.get(name, 'missing')}, but the attestation says {signed.get(name, 'none')}"
 
 
 def _source_problems(pin: AttestationPin, statement: Statement, evidence: Evidence) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _source_problems(pin: AttestationPin, statement: Statement, evidence: Eviden
     if not attested:
         if pin.source == "required":
             how = value_at(statement.predicate, "agent", "source")
-            yield f"the run's attestation does not say which source the agent is made of ({how}), and the policy demands that"
+            yield f"the run's attestation has no digest of the agent's source ({how}), but the policy requires one"
         return
     found = {
         f"the run's parameter {SOURCE_PARAM}": evidence.params.get(SOURCE_PARAM, ""),
@@ -242,7 +242,7 @@ def _source_problems(pin: AttestationPin, statement: Statement, evidence: Eviden
     }
     for what, digest in found.items():
         if digest != attested and (digest or pin.source == "required"):
-            yield f"{what} {f'is {digest[:12]}…' if digest else 'is missing'}, but the source {attested[:12]}… was attested"
+            yield f"{what} {f'is {digest[:12]}…' if digest else 'is missing'}, but the attestation says {attested[:12]}…"
 
 
 def value_at(value: Any, *keys: str) -> Any:

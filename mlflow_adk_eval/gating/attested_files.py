@@ -69,7 +69,7 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
     """
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise UsageError(f"{place} exists already; name an empty folder or a new one")
+        raise UsageError(f"{place} already exists; name an empty or a new folder")
     with store_at(tracking_uri) as store:
         evidence, said = store.evidence(run_id), store.attested(run_id)
     if evidence.attestation is None or evidence.manifest is None:
@@ -113,27 +113,27 @@ def verify_attestation(
     """
     verifier = load_verifier(verify_key)
     if (identity is None) != (issuer is None):
-        raise UsageError("an identity and its issuer are given together")
+        raise UsageError("give an identity together with its issuer")
     if verifier is None and identity is None:
-        raise UsageError(f"no public key is given to verify with; name one, or set {VERIFY_KEY}, or name an identity and its issuer")
+        raise UsageError(f"no public key to verify with; name one, set {VERIFY_KEY}, or name an identity and its issuer")
     identities = (OidcIdentity(identity, issuer),) if identity and issuer else ()
     files = _read(Path(folder))
     attestation = next((name for name in (EVALUATION_PATH, BUNDLE_PATH) if name in files), "")
     if not attestation:
-        raise UsageError(f"{folder} holds no attestation: there is no {EVALUATION_PATH} and no {BUNDLE_PATH}")
+        raise UsageError(f"{folder} contains no attestation: neither {EVALUATION_PATH} nor {BUNDLE_PATH} exists")
     signers = Signers(verifier=verifier, identities=identities, trust=None if trust is None else load_trust(trust))
     content = files[attestation]
-    opened = open_evaluation(content, signers) if path_of(content) == attestation else "is not what its name says"
+    opened = open_evaluation(content, signers) if path_of(content) == attestation else "has the other format than its name says"
     if attestation == EVALUATION_PATH and not isinstance(opened, str) and not (verifier and _is_exact(content, verifier)):
         opened = ""
     if isinstance(opened, str):
-        return AttestationCheck(problems=(f"{attestation} {opened or 'was not signed with the key, or was changed'}",), files=len(files))
+        return AttestationCheck(problems=(f"{attestation} {opened or 'is not signed with the key, or was changed'}",), files=len(files))
     evaluation = opened.statement
     problems = list(_evaluation_problems(files.below(FOLDER), evaluation))
     decisions: list[Statement] = []
     for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != attestation):
         decision = (
-            _decision(files, name, verifier, evaluation) if verifier else f"{name} needs a public key to be verified, and none is given"
+            _decision(files, name, verifier, evaluation) if verifier else f"{name} needs a public key to verify it, but none is given"
         )
         if isinstance(decision, str):
             problems.append(decision)
@@ -141,18 +141,18 @@ def verify_attestation(
             decisions.append(decision)
     known = {attestation, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
     known |= {name for name in files if name.endswith(ENVELOPE) or name.startswith(f"{FOLDER}/")}
-    problems += [f"{name} is vouched for by nothing that was signed" for name in sorted(files) if name not in known]
+    problems += [f"{name} is not covered by any signature" for name in sorted(files) if name not in known]
     said = sorted((statement.predicate for statement in decisions), key=lambda record: str(record["decision"].get("decided_at")))
     return AttestationCheck(problems=tuple(problems), evaluation=evaluation.predicate, decisions=tuple(said), files=len(files))
 
 
 def _read(folder: Path) -> StoredFiles:
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder")
+        raise UsageError(f"{folder} is not a folder")
     try:
         found = files_in(folder)
         if any((folder / name).stat().st_size > _LARGEST for name in found):
-            raise UsageError(f"{folder} holds a file of more than {_LARGEST >> 20} MiB")
+            raise UsageError(f"{folder} contains a file larger than {_LARGEST >> 20} MiB")
         for name in found:
             found.sha256(name)
     except OSError as error:
@@ -175,10 +175,10 @@ def _evaluation_problems(files: StoredFiles, statement: Statement) -> Iterator[s
     )
     said = (value_at(statement.predicate, "result", "manifest_sha256"), value_at(statement.predicate, "materials", "parameters", *params))
     if said != (attested, attested):
-        yield "the attestation contradicts itself about the hash of the manifest"
+        yield "the attestation contains two different hashes of the manifest"
     sources = [digest for name, digest in statement.subjects.items() if name.startswith("agent:")]
     if sources != ([files.sha256(AGENT_SOURCE)] if AGENT_SOURCE in files else []):
-        yield f"{FOLDER}/{AGENT_SOURCE} is not the source of the agent that was attested"
+        yield f"{FOLDER}/{AGENT_SOURCE} is not the attested source of the agent"
 
 
 def _decision(files: StoredFiles, name: str, verifier: Verifier, evaluation: Statement) -> Statement | str:
@@ -186,18 +186,18 @@ def _decision(files: StoredFiles, name: str, verifier: Verifier, evaluation: Sta
     payload, record = verifier.opened(files[name], PAYLOAD_TYPE), name.removesuffix(ENVELOPE)
     statement = None if payload is None else read_statement(payload, DECISION)
     if statement is None or not _is_exact(files[name], verifier):
-        return f"{name} was not signed with the key, or was changed"
+        return f"{name} is not signed with the key, or was changed"
     if record not in statement.subjects:
-        return f"{name} is not about {record}"
+        return f"{name} is not for {record}"
     if value_at(statement.predicate, "decision", "run_id") != evaluation.predicate.get("run_id"):
-        return f"{name} is about another run"
+        return f"{name} is for another run"
     for subject, digest in statement.subjects.items():
         if subject.partition("/")[0] not in (FOLDER, GATE_FOLDER):
             continue
         if subject not in files:
-            return f"{subject}, which {name} is about, is missing"
+            return f"{subject} is missing, but {name} covers it"
         if files.sha256(subject) != digest:
-            return f"{subject} was changed since {name} was signed"
+            return f"{subject} was changed after {name} was signed"
     return statement
 
 

@@ -66,7 +66,7 @@ def judged_run(evidence: Evidence, run: ExaminedRun | None = None) -> JudgedRun:
         raise UsageError(f"run {evidence.run_id} cannot be calibrated: {state[0]}")
     run = run or examine(evidence)
     if run.problems or not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {evidence.run_id} cannot be believed: {run.problems[0]}")
+        raise TrackingError(f"run {evidence.run_id} cannot be trusted: {run.problems[0]}")
 
     def in_order(case: CaseResult) -> CaseResult:
         """Return a case with its votes in the order in which they were cast."""
@@ -199,13 +199,13 @@ def check_calibration(
             problems.append(str(error))
             continue
         if run.evidence.sha256 != named.evidence_sha256:
-            problems.append(f"the evidence of run {named.run_id} was changed since")
+            problems.append(f"the evidence of run {named.run_id} has changed since")
         problems += (f"run {named.run_id}: {problem}" for problem in attestation_problems(pin, run.evidence))
         ended.append(min(named.ended_at, end_of(run.evidence)))
         runs.append(run)
     if not problems:
         problems += _count_problems(calibration, runs)
-    told = (f"the calibration of {calibration.made_at} cannot be believed: {problem}" for problem in problems)
+    told = (f"the calibration of {calibration.made_at} cannot be trusted: {problem}" for problem in problems)
     return CheckedCalibration(calibration=calibration, problems=tuple(told), since=min(ended, default=None))
 
 
@@ -224,7 +224,7 @@ def _count_problems(calibration: Calibration, runs: Sequence[JudgedRun]) -> Iter
         said, counted = calibration.criteria.get(name), found.get(name)
         if said != counted:
             parts = [field for field in CriterionCalibration.model_fields if getattr(said, field, None) != getattr(counted, field, None)]
-            yield f"its {' and '.join(parts)} of {name} are not what its labels and the evidence of its runs come to"
+            yield f"its {' and '.join(parts)} of {name} do not follow from its labels and the evidence of its runs"
 
 
 def united(runs: Iterable[JudgedRun]) -> Units:
@@ -263,7 +263,9 @@ def opinions_in(calibration: Calibration) -> dict[Unit, Opinion]:
         )
         answers = [True] * cell.passes + [False] * cell.fails
         if unit in opinions or not answers:
-            raise LabelError("its labels", [Problem(str(unit.eval_id), "a cell twice, or without a label", "each cell once")])
+            raise LabelError(
+                "its labels", [Problem(str(unit.eval_id), "a score that is repeated or has no label", "each score once, with a label")]
+            )
         opinions[unit] = Opinion(tuple(Label(unit=unit, passed=passed, labeller=str(who)) for who, passed in enumerate(answers)))
     return opinions
 
@@ -278,11 +280,11 @@ def criteria_of(
         LabelError: if a label is about nothing or about no cell of the sample, or a criterion has labels of turns and of whole cases.
     """
     if stray := [unit for unit in opinions if unit not in units.judged]:
-        wanted = "none, as no judge decided it"
+        wanted = "no label, because no judge decided this"
         raise LabelError(source, [Problem(f"{unit.eval_id}, {unit.criterion}", "a label", wanted) for unit in stray])
     chosen = sample.drawn(units) if sample else opinions
     if others := [unit for unit in opinions if unit not in chosen]:
-        wanted = f"one of the {len(chosen)} cells of the sample {sample}"
+        wanted = f"a label for one of the {len(chosen)} scores in the sample {sample}"
         raise LabelError(source, [Problem(f"{unit.eval_id}, {unit.criterion}", "a label", wanted) for unit in others])
     meant = {found for unit in opinions for found in ((unit.criterion, None), (unit.criterion, unit.rubric_id))}
     whole = _labelled_as_whole(units, opinions, source)
@@ -301,8 +303,8 @@ def _labelled_as_whole(units: Units, opinions: Mapping[Unit, Opinion], source: s
     whole = {(unit.criterion, unit.rubric_id) for unit in opinions if unit.invocation_index is None}
     turns = {(unit.criterion, unit.rubric_id) for unit in opinions if unit.invocation_index is not None and unit not in cells}
     if both := sorted(name for name, _ in whole & turns):
-        found = "labels of whole cases, and of turns of cases with several"
-        raise LabelError(source, [Problem(name, found, "labels of one kind, by invocation_index") for name in both])
+        found = "labels for whole cases and for single turns"
+        raise LabelError(source, [Problem(name, found, "one kind of label: invocation_index always empty, or always set") for name in both])
     return whole
 
 
@@ -317,7 +319,7 @@ def _criterion(
     identities = {canonical_json(found): found for run in runs if (found := _identity(run, name))}
     if len(identities) > 1:
         problem = f"{name} had {len(identities)} judges: {_differences(identities.values())}"
-        raise UsageError(f"the runs cannot be calibrated together, as {problem}")
+        raise UsageError(f"the runs cannot be calibrated together: {problem}")
     (params, settings), *_ = identities.values()
     if sample is None:
         counts = labelled_of(judged[name, None], opinions)
@@ -364,4 +366,4 @@ def _differences(identities: Iterable[tuple[Mapping[str, str | None], str]]) -> 
                 return f"{key} is {first.get(key)!r} in one and {value!r} in another"
         if settings != other:
             break
-    return "its settings, such as rubrics or model options, are not the same"
+    return "its settings differ, such as rubrics or model options"

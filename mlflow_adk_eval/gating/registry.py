@@ -73,7 +73,7 @@ _CLAIMING = "set an alias: it holds the claim log"
 _LONGEST = 400
 _LARGEST_ARTIFACT = 64 << 20
 """Of a record, an envelope or a manifest, in bytes."""
-_NOTE = "Promotions of {name}: [who set which alias](#/experiments/{experiment_id}/runs/{run_id}), when and on which record, one parameter each. Written by mlflow-adk-eval, which reads them: delete nothing here."
+_NOTE = "The claim log of {name}: [who set each alias](#/experiments/{experiment_id}/runs/{run_id}), when, and with which promotion record. mlflow-adk-eval reads it: do not delete anything here."
 
 
 class _OtherSizeError(OSError):
@@ -109,7 +109,7 @@ def store_at(
     Raises:
         TrackingError: if MLflow cannot be reached, or refuses.
     """
-    with reaching_mlflow("MLflow could not be asked", DECIDING):
+    with reaching_mlflow("MLflow could not be queried", DECIDING):
         yield MlflowStore(tracking_uri, registry_uri, **trust)
 
 
@@ -330,7 +330,7 @@ class MlflowStore:
         number = number or (self.model(name).aliases.get(alias) if name and alias else None)
         model_id = logged or (self.version(name, number).id.model_id if name and number else None)
         if model_id is None:
-            raise UsageError(f"agent_version {agent_version!r}: wanted a LoggedModel id, or a registered version made from a LoggedModel")
+            raise UsageError(f"agent_version {agent_version!r}: wanted a LoggedModel id or a registered version made from a LoggedModel")
         return model_id
 
     def models(self) -> list[str]:
@@ -435,7 +435,7 @@ class MlflowStore:
             grant = f"curl -u OWNER -H 'Content-Type: application/json' -d {shlex.quote(body)} {where}"
             raise TrackingError(
                 f"MLflow denies you the permission EDIT on {what}, which you need to {purpose}."
-                f" Ask whoever manages it; with MLflow's basic-auth they grant it by: {grant}"
+                f" Ask its manager to grant it; with MLflow's basic-auth: {grant}"
             ) from None
 
     def _claims_run(self, model: str) -> Run | None:
@@ -454,12 +454,12 @@ class MlflowStore:
                 known.add(str(tagged))
         experiments = self.client.search_experiments(ViewType.ALL, filter_string=f"tags.`{_CLAIMS_MODEL}` = '{_digest(model)}'")
         known |= {each.tags.get(_CLAIMS_RUN) or f"(experiment {each.experiment_id})" for each in experiments}
-        what = f"the claim log of {model!r}, which says who set its aliases"
+        what = f"the claim log of {model!r}"
         run = self._claims_run_in(model, self.client.get_experiment_by_name(name))
         if others := sorted(known - {run.info.run_id if run else ""}):
             state = f"replaced by run {run.info.run_id}" if run else "renamed or deleted"
             again = f"give the experiment of run {others[0]} the name {name!r} again"
-            raise ClaimLogError(f"{what}, was in run {others[0]}, but was {state}; {again}")
+            raise ClaimLogError(f"{what} was in run {others[0]}, but was {state}; {again}")
         if run is None:
             # A version whose tags say that it was promoted cannot be without a claim log.
             quote, promoted = '"' if "'" in model else "'", ""
@@ -469,24 +469,24 @@ class MlflowStore:
                 promoted = next((f"version {number} (its tag {key})" for number, key in tags), "")
             if promoted and (run := self._claims_run_in(model, self.client.get_experiment_by_name(name))) is None:
                 again = f"give its experiment the name {name!r} again"
-                raise ClaimLogError(f"{what}, is missing, though {promoted} says that it was promoted: {again}")
+                raise ClaimLogError(f"{what} is missing, although {promoted} was promoted: {again}")
         self._undisputed.add(model)
         return run
 
     def _claims_run_in(self, model: str, experiment: Experiment | None) -> Run | None:
         if experiment is None:
             return None
-        what = f"the claim log of {model!r}, which says who set its aliases (experiment {experiment.name!r})"
+        what = f"the claim log of {model!r} (experiment {experiment.name!r})"
         if experiment.lifecycle_stage != "active":
-            raise ClaimLogError(f"{what}, was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
+            raise ClaimLogError(f"{what} was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
         run_id = experiment.tags.get(_CLAIMS_RUN, "")
         try:
             with existing(f"run {run_id!r}"):
                 run = self.client.get_run(run_id)
         except UsageError:
-            raise ClaimLogError(f"{what}, has no run {run_id!r}, which its tag {_CLAIMS_RUN} names") from None
+            raise ClaimLogError(f"{what} has no run {run_id!r}, although its tag {_CLAIMS_RUN} names that run") from None
         if run.info.lifecycle_stage != "active":
-            raise ClaimLogError(f"{what}, was deleted; restore it: mlflow runs restore --run-id {run_id}")
+            raise ClaimLogError(f"{what} was deleted; restore it: mlflow runs restore --run-id {run_id}")
         self._claim_logs[model] = run_id, experiment.experiment_id
         return run
 
@@ -523,7 +523,7 @@ class MlflowStore:
             failure = error
         found = self.client.get_experiment_by_name(name)
         if found is None:
-            raise failure or OSError(f"the experiment {name!r} was created, but is not there")
+            raise failure or OSError(f"the experiment {name!r} was created but is missing")
         if found.experiment_id != aside:
             with unless_absent():
                 self.client.delete_experiment(aside)
@@ -540,7 +540,7 @@ class MlflowStore:
             OSError: if MLflow accepts it and does not have it: a page before the server may answer in its place.
         """
         location, text = record.location, record.text()
-        with self._permitted("experiment", self._experiment_of(location.run_id), f"keep the record of a decision in run {location.run_id}"):
+        with self._permitted("experiment", self._experiment_of(location.run_id), f"store the promotion record in run {location.run_id}"):
             if self.signer:
                 statement = decision_statement(location, text.encode())
                 self._keep(location.run_id, location.path + ENVELOPE, self.signer.seal(statement.to_json(), PAYLOAD_TYPE))
@@ -552,7 +552,7 @@ class MlflowStore:
     def _keep(self, run_id: str, path: str, text: str) -> None:
         self.client.log_text(run_id, text, path)
         if self.artifact(run_id, path) != text.encode():
-            raise OSError(f"MLflow accepted the artifact {path} of run {run_id}, but has not stored it")
+            raise OSError(f"MLflow accepted the artifact {path} of run {run_id} but did not store it")
 
     def tag(self, target: Target, tags: Mapping[str, str]) -> None:
         """Set tags on a version, in their order.
@@ -604,7 +604,7 @@ def _check_size(said: FileInfo, file: Path) -> None:
     found = file.stat().st_size if file.is_file() else 0
     if said.file_size not in (found, None):
         raise _OtherSizeError(
-            f"the artifact {said.path} has {said.file_size:,} bytes, but {found:,} came. Is there a login page before the server, or was the connection cut off?"
+            f"the artifact {said.path} has {said.file_size:,} bytes, but {found:,} arrived. Does a login page answer, or was the connection cut?"
         )
 
 

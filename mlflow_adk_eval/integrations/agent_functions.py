@@ -98,7 +98,7 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
             root.set_outputs(storable(outputs, secrets))
             return outputs
 
-    predict.__doc__ = f"Return what {player.name} does when it is asked for `inputs`."
+    predict.__doc__ = f"Return the answer of {player.name} to `inputs`."
     return predict
 
 

@@ -167,7 +167,7 @@ def deciding_model(scoring: RowScoring, settings: Any) -> str:
 _LOGGED = {"case_pass_rate": "case_pass_rate", "judge_flip_rate": "judge/flip_rate"}
 """The measures of policies that are metrics of their own."""
 _PASS_HAT = re.compile(r"pass(?:\^|_hat_)(\d+)")
-_WANTED = "something that a MetricThreshold of MLflow can express; lossy=True leaves it out, and adk_eval.gate decides on it"
+_WANTED = "a demand that MLflow's MetricThreshold can express; lossy=True drops the others, and adk_eval.gate decides them"
 _LOWER_IS_BETTER = {"judge_flip_rate"}
 _IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "no_worse_from", "baseline", "calibration", "prices"}
 """The keys of a policy that metrics stand for, and those that only say how rules decide. Any other is a demand that would be lost."""
@@ -204,9 +204,9 @@ def thresholds_of_policy(
     """
     problems = []
     if policy.thresholds and config is None:
-        problems.append(Problem("$.thresholds", "the thresholds of a config", "that config, as config=..."))
+        problems.append(Problem("$.thresholds", "the thresholds of a config", "that config as config=..."))
     demands = [name for name in type(policy).model_fields if name not in _IN_METRICS and getattr(policy, name)]
-    problems += [Problem(f"$.{name}", f"a demand that no metric stands for ({name})", _WANTED) for name in demands]
+    problems += [Problem(f"$.{name}", f"a demand without a metric ({name})", _WANTED) for name in demands]
     thresholds = thresholds_of_config(config) if policy.thresholds and config else {}
     if policy.min_cases > 1:
         thresholds["cases"] = MetricThreshold(threshold=policy.min_cases, greater_is_better=True)
@@ -247,19 +247,17 @@ def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Boun
     if name is None:
         yield Problem(at, "a measure that runs do not log as a metric", _WANTED)
     if rule.judge is not None:
-        yield Problem(f"{at}.judge", "how well a judge must be known", _WANTED)
+        yield Problem(f"{at}.judge", "a demand on judges", _WANTED)
     if rule.range is not None:
-        yield Problem(f"{at}.range", "what a single case may count", _WANTED)
+        yield Problem(f"{at}.range", "a range for single cases", _WANTED)
     if rule.use not in (None, "mean"):
         yield Problem(f"{at}.use", f"a bound of an interval ({rule.use})", _WANTED)
     if len({bound.greater_is_better for bound in bounds}) > 1:
-        yield Problem(at, "both a least and a most", f"{_WANTED}: one bound for each metric")
+        yield Problem(at, "both a min and a max", f"{_WANTED}: one bound for each metric")
     if rule.max_drop is not None and rule.use is None:
-        yield Problem(f"{at}.max_drop", "a drop that is tested", f"{_WANTED}: the means alone, as `use: mean` says")
+        yield Problem(f"{at}.max_drop", "a drop tested for significance", f"{_WANTED}: a comparison of means, with `use: mean`")
     if rule.max_drop and sum(found is not None for found in (rule.min, rule.max)) == len(bounds):
-        yield Problem(
-            f"{at}.max_drop", "an allowed drop", "max_drop: 0, or the baseline's result as baseline=..., from which the least follows"
-        )
+        yield Problem(f"{at}.max_drop", "an allowed drop", "max_drop: 0, or the baseline's result as baseline=... to compute the minimum")
 
 
 def _bounds(rule: Rule, greater_is_better: bool, before: float | None) -> Iterator[_Bound]:

@@ -133,8 +133,8 @@ def sqlite_warning() -> str:
     if not mlflow.get_tracking_uri().startswith("sqlite") or 0 < workers <= _MOST or pool >= _LARGE_POOL:
         return ""
     return (
-        "mlflow.genai.evaluate loses rows on a SQLite tracking URI at its default number of workers: traces and assessments that find "
-        f"no free connection are dropped with no more than a warning. Set {WORKERS}=4 in the environment before evaluating, or use an "
+        "mlflow.genai.evaluate loses rows on a SQLite tracking URI with its default number of workers: traces and assessments without "
+        f"a free connection are dropped with only a warning. Set {WORKERS}=4 in the environment before evaluating, or use an "
         "MLflow server (`mlflow server`, then its http:// address as the tracking URI)."
     )
 
@@ -178,7 +178,7 @@ class Shared:
         judge = self.judging.get("judge")
         panel = judge if isinstance(judge, list | tuple) else [judge or ""]
         if not all(isinstance(one, str) for one in panel):
-            raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: name a model as its judge instead")
+            raise UsageError(f"a scorer whose judge is a {type(judge).__name__} cannot be stored: use a model's name as its judge")
         stored: Json = {"config": self.config.to_json()}
         for name, value in self.judging.items():
             if value is not None and name != "judge_hosts":
@@ -239,7 +239,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
     def shared(self) -> Shared:
         """What it shares with the other scorers of its config."""
         if self._shared is None:
-            raise UsageError(f"{type(self).__name__} is not made by hand: use scorers.from_config or scorers.{self.criterion}")
+            raise UsageError(f"{type(self).__name__} cannot be created directly: use scorers.from_config or scorers.{self.criterion}")
         return self._shared
 
     @property

@@ -195,7 +195,7 @@ class RowScoring:
         except AdkEvalError as error:
             return self._error(criterion, settings, str(error))
         if planned is None:
-            return self._error(criterion, settings, "the criterion is left out for this case, as its settings say")
+            return self._error(criterion, settings, "the criterion's settings exclude this case")
         return (await apply_criteria(row.case, row.run_index, row.conversation, [planned])).results[0]
 
     def _plan(self, case: EvalCase, criterion: str, settings: CriterionSettings | None) -> Planned | None:
@@ -298,7 +298,7 @@ def _function(spec: CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], 
     function.__module__ = module
     listed = "\n".join(f"    {key}: {field.description or 'see the settings of the criterion.'}" for key, field in fields.items())
     judging = (getdoc(judge_setup) or "").partition("Args:\n")[2].partition("\n\n")[0]
-    errors = "    ConfigError: naming every keyword that there is not, is missing or is wrong.\n    JudgeError: if a judge cannot be had."
+    errors = "    ConfigError: names every unknown, missing or wrong keyword.\n    JudgeError: if a judge cannot be set up."
     function.__doc__ = f"Return ``{name}``: {spec.about}.\n\nArgs:\n{listed}\n{judging}\n\nRaises:\n{errors}\n"
     function.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess] - any function may have one
     return function

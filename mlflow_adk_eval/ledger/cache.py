@@ -141,8 +141,8 @@ class CallCache(AbstractContextManager["CallCache"]):
 
         An evaluation goes on without its ledger: what it finds is complete, but what it paid for since cannot be used again.
         """
-        entries = "entry of the ledger was" if len(self._foreign) == 1 else "entries of the ledger were"
-        foreign = f"{len(self._foreign)} {entries} {self._whose}, and not used" if self._foreign else ""
+        entries = "ledger entry was" if len(self._foreign) == 1 else "ledger entries were"
+        foreign = f"{len(self._foreign)} {entries} {self._whose} and not used" if self._foreign else ""
         return ". ".join(filter(None, (foreign, self._trouble)))
 
     def settle(self) -> str:
@@ -212,8 +212,8 @@ class CallCache(AbstractContextManager["CallCache"]):
             if self.claim(address):
                 return
         raise RunError(
-            f"{who or 'another process'} is going on with this run, in process {process or 'unknown'}, since "
-            f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until that ends, or {LEASE_S:.0f} s if it was killed"
+            f"{who or 'another process'} has been running this evaluation in process {process or 'unknown'} since "
+            f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or {LEASE_S:.0f} s if it was killed"
         )
 
     def release(self, lineage: str) -> None:
@@ -388,7 +388,7 @@ class CallCache(AbstractContextManager["CallCache"]):
         try:
             return work()
         except self._errors as error:
-            self._trouble = self._trouble or f"What was paid for could not be kept for a later run: {self._database.wrong(error)}"
+            self._trouble = self._trouble or f"Paid answers could not be saved for a later run: {self._database.wrong(error)}"
             self._try_again_at = time.monotonic() + LEASE_S if self._database.remote else math.inf
             return otherwise
 

@@ -24,7 +24,7 @@ DEFAULT = Path(".adk_eval") / "ledger.sqlite"
 """Where the ledger is, from the working directory."""
 VARIABLE = "MLFLOW_ADK_EVAL_LEDGER"
 """The environment variable that names the ledger, or says ``off``."""
-CHOOSING = f"with --ledger or {VARIABLE} (`off`: keep nothing)"
+CHOOSING = f"with --ledger or {VARIABLE} (`off`: store nothing)"
 """How to name another ledger, as the end of a sentence."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+\w+)?$")
@@ -247,7 +247,7 @@ class SqliteDatabase:
         if isinstance(error, UsageError):
             return str(error)
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-        what = "this is no ledger, or a damaged one" if damaged else "the ledger cannot be used"
+        what = "this is not a ledger, or it is damaged" if damaged else "the ledger cannot be used"
         return f"{self.path}: {what} ({error}); {_WAY_OUT}"
 
     def _opened(self) -> sqlite3.Connection:
@@ -298,10 +298,10 @@ class SqliteDatabase:
             ours = f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA}"
             connection.executescript(f"BEGIN IMMEDIATE; {'; '.join(self.sql.tables)}; {ours}; COMMIT;")
         elif application != APPLICATION:
-            raise UsageError(f"{self.path}: this SQLite database is no ledger; {_WAY_OUT}")
+            raise UsageError(f"{self.path}: this SQLite database is not a ledger; {_WAY_OUT}")
         elif version != SCHEMA:
             raise UsageError(
-                f"{self.path}: this ledger has schema {version}, and this version of mlflow-adk-eval reads {SCHEMA}; {_WAY_OUT}"
+                f"{self.path}: this ledger has schema {version}, but this version of mlflow-adk-eval reads {SCHEMA}; {_WAY_OUT}"
             )
         else:
             connection.execute("BEGIN IMMEDIATE")

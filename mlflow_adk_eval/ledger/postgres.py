@@ -175,7 +175,7 @@ class PostgresDatabase:
             schema = connection.execute(text(f"SELECT version FROM {_PREFIX}schema")).scalar()
         if schema != SCHEMA:
             raise UsageError(
-                f"{self.name}: this ledger has schema {schema}, and this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
+                f"{self.name}: this ledger has schema {schema}, but this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
             )
 
 

@@ -34,7 +34,7 @@ def refuse_foreign(path: Path) -> None:
     # SQLite's other files are named after the ledger.
     logs = [log for place in places for end in ("-wal", "-shm", "-journal") if os.path.lexists(log := Path(f"{place}{end}"))]
     if logs and not path.exists():
-        raise UsageError(f"{logs[0]}: found without {path.name}, to which it belongs, so nobody knows who wrote it; delete it")
+        raise UsageError(f"{logs[0]}: found without its database {path.name}, so its origin is unknown; delete it")
     beside = (*places, *(place.parent / PARTS for place in places))
     entries = [*(entry for entry in beside if os.path.lexists(entry)), *logs, *(folder for folder in path.parents if folder.is_symlink())]
     paths = [entry.parent.resolve() / entry.name for entry in entries]
@@ -47,8 +47,8 @@ def refuse_foreign(path: Path) -> None:
         with suppress(OSError):
             if subprocess.run(listing, check=False, capture_output=True, cwd=top, env=environ).stdout:  # noqa: S603
                 raise UsageError(
-                    f"{entry}: git tracks this file of the ledger, so the author of a branch could decide what judges answer; "
-                    f"run `git rm --cached {entry}`, and name it in .gitignore"
+                    f"{entry}: git tracks this ledger file, so anyone with a branch could fake judges' answers; "
+                    f"run `git rm --cached {entry}`, and add it to .gitignore"
                 )
 
 
@@ -67,7 +67,7 @@ def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
     if given is not None:
         if len(given) < _SHORTEST:
             raise UsageError(
-                f"{KEY_VARIABLE}: found {len(given)} characters; wanted at least {_SHORTEST}, such as `openssl rand -hex 32` prints, or no such variable"
+                f"{KEY_VARIABLE}: found {len(given)} characters; wanted at least {_SHORTEST}, such as from `openssl rand -hex 32`, or unset it"
             )
         return given.encode("utf-8", "surrogateescape"), "not written with your key"
     if file is None or os.environ.get("CI", "").lower() not in ("1", "true") or not _in_checkout(file):
@@ -82,7 +82,9 @@ def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
     owner = path.lstat()
     is_own = os.name != "posix" or (owner.st_uid == os.getuid() and stat.S_ISREG(owner.st_mode) and not owner.st_mode & 0o077)
     if _in_checkout(path) or not is_own:
-        raise UsageError(f"{path}: others may have written this key; set {KEY_VARIABLE}, or RUNNER_TEMP to a folder outside the checkout")
+        raise UsageError(
+            f"{path}: someone else may have written this key; set {KEY_VARIABLE}, or set RUNNER_TEMP to a folder outside the checkout"
+        )
     return path.read_bytes(), f"not written by this CI job (keep the ledger outside the checkout, or set {KEY_VARIABLE})"
 
 

@@ -116,9 +116,9 @@ def prune(
 ) -> Pruned:
     """Forget answers and conversations; see `CallCache.prune`."""
     if older_than_days is None and model is None and run_id is None:
-        raise UsageError("prune what? wanted an age, a model or a run")
+        raise UsageError("name what to prune: an age, a model or a run")
     if model is not None and run_id is not None:
-        raise UsageError("a model and a run together make no sense: answers are of no run, as others may use them, too")
+        raise UsageError("--model and --run cannot be combined: runs share answers, so answers cannot be pruned by run")
     sql = database.sql
     if not database.rows(sql.count_runs, {}):  # there is no file
         return Pruned(0, 0, 0)
@@ -135,7 +135,7 @@ def prune(
         if run_id is not None:
             run = database.rows(sql.run, {"run_id": run_id})
             if not run:
-                raise UsageError(f"{database.name}: the ledger does not know the run {run_id}")
+                raise UsageError(f"{database.name}: the ledger has no run {run_id}")
             values["lineage"] = run[0][RUN_TEXTS.index("lineage")]
             counts, deletions = sql.count_old_of_run, sql.prune_run
         pruned = Pruned(*(0 if count is None else database.rows(count, values)[0][0] for count in counts))

@@ -67,7 +67,7 @@ def calibration_view(calibration: Calibration, confidence: float = 0.95) -> Rend
 
 def _table(calibration: Calibration, confidence: float) -> Table:
     labels, runs = calibration.labels, len(calibration.runs)
-    title = f"Judges against people: {counted(labels.count, 'label')} of {counted(runs, 'run')}, {confidence:.0%} intervals"
+    title = f"Judges compared with people: {counted(labels.count, 'label')} in {counted(runs, 'run')}, {confidence:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
     for heading in _HEADINGS:
         table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", overflow="fold")
@@ -115,16 +115,16 @@ def _remarks(labelled: Labelled, confidence: float) -> Iterator[str]:
     if isinstance(corrected, str):
         yield f"no corrected pass rate: {corrected}"
     wanted = [(rates.passes_wanted(confidence), "pass", "sensitivity"), (rates.failures_wanted(confidence), "fail", "specificity")]
-    more = [f"{count:,} more cells that people {verb} (for the {what})" for count, verb, what in wanted if count]
+    more = [f"{count:,} more verdicts that people {verb} (for the {what})" for count, verb, what in wanted if count]
     if more:
         yield f"for intervals of ±0.1, label about {' and '.join(more)}"
     if labelled.unscored:
-        yield f"{counted(labelled.unscored, 'labelled cell')} without a score from the judge, left out"
+        yield f"{counted(labelled.unscored, 'labelled turn')} without a verdict from the judge, left out"
     if people := labelled.people:
         alpha = "" if people.alpha is None else f", Krippendorff's α {people.alpha:.2f}"
-        tied = f"; {counted(people.tied, 'cell')} left out, as neither side had more labels" if people.tied else ""
+        tied = f"; {counted(people.tied, 'verdict')} with tied labels left out" if people.tied else ""
         yield (
-            f"several people labelled {counted(people.cells, 'cell')} and disagree on {people.disputed}"
+            f"several people labelled {counted(people.cells, 'verdict')} and disagree on {people.disputed}"
             f" ({people.agreement:.0%} of all pairs of labels agree{alpha}){tied}"
         )
 
@@ -132,7 +132,7 @@ def _remarks(labelled: Labelled, confidence: float) -> Iterator[str]:
 def _disagreements(disagreements: tuple[Disagreement, ...]) -> Iterator[RenderableType]:
     if not disagreements:
         return
-    yield Text("Where judge and people disagree, most certain first", style="bold")
+    yield Text("Disagreements between judge and people, most certain first", style="bold")
     for one in disagreements[:_MOST_SHOWN]:
         run = f" (run {one.run_index + 1})" if one.run_index else ""
         turn = "" if one.invocation_index is None else f", turn {one.invocation_index + 1}"
@@ -162,7 +162,7 @@ def bench_view(bench: Mapping[str, Any]) -> RenderableType:
     for kind in dict.fromkeys(kind for one in scores for kind in one["by_kind"]):
         right = (one["by_kind"].get(kind) for one in scores)
         table.add_row(f"  {escape(kind)}", *("–" if count is None else f"{count[0]} of {count[1]}" for count in right))
-    table.add_row("votes against their verdict", *("–" if one["flip_rate"] is None else f"{one['flip_rate']:.1%}" for one in scores))
+    table.add_row("votes against the verdict", *("–" if one["flip_rate"] is None else f"{one['flip_rate']:.1%}" for one in scores))
     for name, word in (("length", "verdict changes with length"), ("position", "verdict changes with order")):
         changes: list[str] = []
         for count in (one[name] for one in scores):

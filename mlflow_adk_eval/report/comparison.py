@@ -23,7 +23,7 @@ from mlflow_adk_eval.text import counted, format_number, listed
 HEADINGS: dict[Flip, str] = {
     "worse": "Passed before, fails now",
     "better": "Failed before, passes now",
-    "undecided": "Evidence lost or gained",
+    "undecided": "Changed to or from undecided",
     "flaky": "Flaky: the runs of one side disagree",
     "none": "Same verdict, different scores",
 }
@@ -55,7 +55,7 @@ def headline(comparison: Comparison) -> str:
 def format_pairing(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence for each kind of cases that cannot be compared, with their ids."""
     kinds = (
-        (comparison.pairing.altered, "in both eval sets, but with other turns or expectations, so not compared"),
+        (comparison.pairing.altered, "in both eval sets with different turns or expectations, so not compared"),
         (comparison.pairing.only_before, "only in the first run"),
         (comparison.pairing.only_after, "only in the second run"),
     )
@@ -167,7 +167,7 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
     parts: list[RenderableType] = [Text(line(f"{comparison.before.name} → {comparison.after.name}"), style="bold")]
     parts += [Text(f"attention: {line(f'the {which} run: {text}')}", style="yellow") for which, side in sides for text in side.warnings]
     others = [one for one in comparison.differences if not one.intended]
-    parts += [Text("Not only the agent differs:", style="yellow")] if others else []
+    parts += [Text("The agent is not the only difference:", style="yellow")] if others else []
     parts += [Text("  - " + line(f"{one.about}: {one.before or 'nothing'} → {one.after or 'nothing'}")) for one in others]
     parts += [_deltas(comparison, words), Text(headline(comparison), style="bold")]
     for flip in FLIPS:

@@ -135,11 +135,11 @@ def _criteria_view(report: Report) -> Table:
 def repeats_view(repeats: Repeats) -> RenderableType:
     """Return pass^k, how far the criteria vary, and the flaky cases."""
     chances = Table(title=f"Repeated runs: {repeats.num_runs} of each case", title_justify="left", title_style="bold")
-    for heading in ("", "all of k runs pass", "95% interval"):
+    for heading in ("", "all k runs pass", "95% interval"):
         chances.add_column(heading, justify="right")
     for line in sentences.pass_hat_lines(repeats):
         chances.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.bounds)
-    spreads = Table(caption="standard deviations, over the cases with a score in every run", caption_justify="left")
+    spreads = Table(caption="standard deviations over the cases with a score in every run", caption_justify="left")
     for heading in sentences.SPREAD_HEADINGS:
         spreads.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
     for criterion, *numbers in sentences.spread_lines(repeats):
@@ -157,9 +157,9 @@ def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> Rendera
     counts = f"{contents.answers:,} answers, {contents.conversations:,} conversations, {contents.runs:,} runs"
     lines = [f"Ledger {contents.name}: {counts}, {size}"]
     if contents.oldest and contents.newest:
-        lines.append(f"Kept from {contents.oldest:%Y-%m-%d %H:%M} to {contents.newest:%Y-%m-%d %H:%M} UTC")
+        lines.append(f"Stored from {contents.oldest:%Y-%m-%d %H:%M} to {contents.newest:%Y-%m-%d %H:%M} UTC")
     if contents.asking:
-        lines.append(f"{contents.asking:,} questions are being asked now")
+        lines.append(f"{contents.asking:,} questions in progress")
     table = Table(title="Answers by model", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for heading in ("model", "answers", "input tokens", "output tokens"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
@@ -167,7 +167,7 @@ def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> Rendera
         table.add_row(escape(one.model or "unknown"), *(f"{number:,}" for number in (one.answers, one.input_tokens, one.output_tokens)))
     spent = [f"Budget {one.name}: {one.calls:,} calls, {one.tokens:,} tokens" for one in contents.budgets]
     unfinished = [run for run in runs if run.status == "running"]
-    open_runs = [f"Not finished: run {run.run_id} of {run.agent_name}, begun {run.started_at:%Y-%m-%d %H:%M} UTC" for run in unfinished]
+    open_runs = [f"Unfinished: run {run.run_id} of {run.agent_name}, started {run.started_at:%Y-%m-%d %H:%M} UTC" for run in unfinished]
     unfinished_lines = [Text(line) for line in (*spent, *open_runs[:_MAX_RUNS])]
     more = [Text(f"and {len(open_runs) - _MAX_RUNS:,} more")] if len(open_runs) > _MAX_RUNS else []
     return Group(*map(Text, lines), *([table] if contents.models else []), *unfinished_lines, *more)
@@ -217,9 +217,9 @@ def _audit_lines(each: AliasAudit) -> Iterator[Text]:
     yield from (Text(f"  - {_line(reason)}") for reason in each.reasons)
     yield from (Text(f"  - note: {_line(note)}", style="yellow") for note in each.notes)
     if each.restored is not None:
-        yield Text(f"  - restored: it is at version {each.restored} now", style="bold")
+        yield Text(f"  - restored to version {each.restored}", style="bold")
     if each.restorable is not None:
-        yield Text(f"  - not restored (dry run): without --dry-run it is moved to version {each.restorable}", style="bold")
+        yield Text(f"  - not restored (dry run): without --dry-run, it moves to version {each.restorable}", style="bold")
 
 
 def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:

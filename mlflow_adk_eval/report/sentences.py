@@ -46,18 +46,18 @@ def format_judge_usage(usage: JudgeUsage) -> str:
     """Return what the judges took, and how far they agreed.
 
     >>> format_judge_usage(JudgeUsage(calls=7, failed_calls=1, input_tokens=2000, calls_saved=4, votes=6, dissenting_votes=1, models=("m",)))
-    'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes went against their verdict'
+    'Judged by m: 7 calls (1 failed), 2,000 tokens, 4 votes saved by stopping early; 16.7% of 6 votes disagree with the verdict'
     """
     by = f" by {', '.join(usage.models)}" if usage.models else ""
     members = [
-        f"; {name} voted with the panel in {agreeing} of {agreeing + against}" + (f" and has no vote in {missing}" if missing else "")
+        f"; {name} voted with the panel in {agreeing} of {agreeing + against}" + (f" and did not vote in {missing}" if missing else "")
         for name, (agreeing, against, missing) in sorted(usage.members.items())
     ]
     agreement = ""
     if usage.flip_rate is not None:
-        agreement = f"; {usage.flip_rate:.1%} of {counted(usage.votes - usage.lone_votes, 'vote')} went against their verdict"
+        agreement = f"; {usage.flip_rate:.1%} of {counted(usage.votes - usage.lone_votes, 'vote')} disagree with the verdict"
     elif usage.votes:
-        agreement = f"; one vote decided each of {counted(usage.ballots, 'verdict')}, so nothing shows how far the judge agrees with itself"
+        agreement = f"; each of {counted(usage.ballots, 'verdict')} rests on one vote, so the judge's consistency is unknown"
     return f"Judged{by}: {', '.join(_consumption(usage))}{agreement}{''.join(members)}"
 
 
@@ -76,20 +76,18 @@ def _consumption(usage: JudgeUsage) -> Iterator[str]:
     if usage.calls_saved:
         yield f"{counted(usage.calls_saved, 'vote')} saved by stopping early"
     if usage.reused:
-        others = f" ({usage.asked_elsewhere:,} asked for in other evaluations)" if usage.asked_elsewhere else ""
+        others = f" ({usage.asked_elsewhere:,} from other evaluations)" if usage.asked_elsewhere else ""
         yield f"{counted(usage.reused, 'answer')} reused from the ledger{others}"
     if usage.shared:
-        yield f"{counted(usage.shared, 'answer')} shared by equal questions"
+        yield f"{counted(usage.shared, 'answer')} shared between identical questions"
     if usage.repaired:
-        yield f"{counted(usage.repaired, 'answer')} read in spite of a slip (a code fence, or raw line breaks in a string)"
+        yield f"{counted(usage.repaired, 'answer')} read despite a format error (a code fence, or raw line breaks in a string)"
 
 
 def format_outages(judging: JudgeUsage | None, simulating: JudgeUsage | None) -> str:
     """Return a sentence on the judges and the models that simulate users that were given up; empty where none was."""
-    models = {"a judge": judging, "a model that simulates users": simulating}
-    return "; ".join(
-        f"{model} was out of order and was given up: {usage.outage}" for model, usage in models.items() if usage and usage.outage
-    )
+    models = {"a judge": judging, "the user simulator": simulating}
+    return "; ".join(f"{model} stopped responding: {usage.outage}" for model, usage in models.items() if usage and usage.outage)
 
 
 class HasCourse(Protocol):
@@ -124,14 +122,14 @@ def format_endings(endings: Sequence[Ending]) -> str:
     """Return how simulated conversations ended.
 
     >>> format_endings([Ending(reason="goal")] * 2 + [Ending(reason="limit", detail="max_allowed_invocations of 20"), Ending(reason="error")])
-    '4 simulated conversations: 2 ended at the goal, 1 at the limit (max_allowed_invocations of 20), 1 broke off'
+    '4 simulated conversations: 2 reached the goal, 1 hit the limit (max_allowed_invocations of 20), 1 broke off'
     """
     counts = Counter(ending.reason for ending in endings)
     limits = dict.fromkeys(ending.detail for ending in endings if ending.reason == "limit" and ending.detail)
-    at_limit = f"at the limit ({', '.join(limits)})" if limits else "at the limit"
+    at_limit = f"hit the limit ({', '.join(limits)})" if limits else "hit the limit"
     ways: dict[EndReason, str] = {
-        "goal": "ended at the goal",
-        "limit": at_limit if counts["goal"] else f"ended {at_limit}",
+        "goal": "reached the goal",
+        "limit": at_limit,
         "error": "broke off",
     }
     by_way = ", ".join(f"{counts[reason]:,} {way}" for reason, way in ways.items() if counts[reason])
@@ -211,5 +209,5 @@ def format_flaky(repeats: Repeats) -> str:
     """Return how many cases are flaky, as a sentence."""
     count = len(repeats.flaky)
     if not count:
-        return f"No case is flaky: the {repeats.num_runs} runs of each came to the same verdict"
+        return f"No case is flaky: all {repeats.num_runs} runs of each agree"
     return f"{count} of {counted(len(repeats.cases), 'case')} {'is' if count == 1 else 'are'} flaky"

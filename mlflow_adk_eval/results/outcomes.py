@@ -316,7 +316,7 @@ def case_outcome(cells: Sequence[Outcome | None]) -> Outcome:
     """
     planned = [cell for cell in cells if cell is not None]
     if not planned:
-        return Errored("no invocation was evaluated")
+        return Errored("no turn was evaluated")
     scores = [cell.score for cell in planned if isinstance(cell, Scored)]
     if len(scores) == len(planned):
         return Scored(mean(scores))

@@ -31,7 +31,7 @@ def pass_hat(runs: int, passed: int, k: int) -> float:
     (0.75, 0.5, 0.0)
     """
     if not 1 <= k <= runs:
-        msg = f"k={k!r}: wanted a whole number from 1 to {runs}, which is how many runs there are"
+        msg = f"k={k!r}: wanted a whole number from 1 to the number of runs, {runs}"
         raise ValueError(msg)
     return math.comb(passed, k) / math.comb(runs, k)
 

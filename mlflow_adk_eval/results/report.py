@@ -239,7 +239,7 @@ class Report:
 
     def _reasons(self) -> Iterator[str]:
         if not self.cases:
-            yield "the eval set has no cases, so there is no evidence"
+            yield "the eval set has no cases, so there is nothing to evaluate"
         unpassed = (place for place, verdict in enumerate(self.verdicts) if verdict != "passed")
         for case in map(self.cases.at, unpassed):
             yield from (f"{self.label(case)}: {reason}" for reason in case.reasons())

@@ -116,7 +116,7 @@ def check_ledger(config: EvalConfig, judges: JudgeSetup | None, who: str) -> boo
     judged = judged_criteria(config)
     if judged and not (judges and is_shared(judges.ledger)):
         raise UsageError(
-            f"judges decide {', '.join(judged)}: {who} would pay for answers twice without a ledger that all hosts share; wanted ledger='postgresql://…'"
+            f"judges decide {', '.join(judged)}: without a shared ledger, {who} would pay for answers twice; wanted ledger='postgresql://…'"
         )
     return bool(judged)
 
@@ -128,7 +128,7 @@ def _rows(rows: Iterable[BatchRow | tuple[str, int | None, str | None, str | Non
         try:
             value |= {name: from_json(text) for name, text in zip(("case", "recorded"), texts, strict=True) if text is not None}
         except ValueError as error:
-            yield Row(at, Problem(at, f"text that is no JSON ({error})", "JSON text"), 0)
+            yield Row(at, Problem(at, f"text that is not JSON ({error})", "JSON text"), 0)
         else:
             yield Row(at, value, 0)
 
@@ -160,7 +160,7 @@ def engine_of(evaluation: Evaluation, parts: InParts) -> Engine:
     """Return what scores an evaluation in as many processes as it asks for."""
     workers = evaluation.executor.options.workers
     if multiprocessing.parent_process() is not None:
-        raise UsageError(f"workers={workers}: this process was started by another one. {_GUARD}")
+        raise UsageError(f"workers={workers}: this process is itself a worker. {_GUARD}")
 
     async def collect() -> None:
         import pyarrow as pa  # noqa: PLC0415 - only runs that are kept need it
@@ -173,7 +173,7 @@ def engine_of(evaluation: Evaluation, parts: InParts) -> Engine:
             async for rows, written in pool.scored(batches_of(evaluation), scoring):
                 documents = pq.read_table(pa.BufferReader(written.files[CASES]), columns=["case"]).column("case").to_pylist()
                 if documents != [row.case for row in rows if row.case is not None]:
-                    raise RunError("a worker process gave back other cases than it was given")
+                    raise RunError("a worker process returned the wrong cases")
                 done += taken(evaluation, parts, written)
                 if progress:
                     progress(done, total)
@@ -223,7 +223,7 @@ def _recorded(recording: Recording | None, eval_id: str, runs: Sequence[Recorded
     return [dumps_recorded(run, indent=None) for run in runs], [len(run.invocations) for run in runs]
 
 
-_GUARD = "In a script, what evaluates with workers must stand below `if __name__ == '__main__':`"
+_GUARD = "In a script, put the call below `if __name__ == '__main__':`"
 
 
 class _Pool:
@@ -261,7 +261,7 @@ class _Pool:
             except BrokenProcessPool:
                 if first.attempts >= _MAX_ATTEMPTS:
                     raise RunError(
-                        f"a worker process ended twice on the same cases, as it does where memory runs out; use fewer workers. {_GUARD}"
+                        f"a worker process died twice on the same cases, perhaps out of memory; use fewer workers. {_GUARD}"
                     ) from None
                 self._executor.shutdown(wait=True, cancel_futures=True)
                 self._begin()

@@ -148,7 +148,7 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
     if conversation.error or wanted is None or len(conversation.actual) == wanted:
         return conversation
     took_place = counted(len(conversation.actual), "turn")
-    return replace(conversation, error=f"{took_place} took place, and the case asks for {wanted}")
+    return replace(conversation, error=f"{took_place} took place, but the case has {wanted}")
 
 
 async def apply_criteria(
@@ -167,7 +167,7 @@ async def apply_criteria(
         baseline=tuple(others[run_index % len(others)].actual) if others else None,
     )
     if not run.actual:
-        results = [result_of(criterion, run, failed(run, "there is no actual invocation")) for criterion in criteria]
+        results = [result_of(criterion, run, failed(run, "there is no actual turn")) for criterion in criteria]
     elif any(criterion.judged for criterion in criteria):
         results = await gathered(partial(apply, criterion, run) for criterion in criteria)
     else:
@@ -205,13 +205,13 @@ class Evaluation:
         """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
         if self.plan.pairwise and options.baseline is None:
-            raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with, given as baseline=")
+            raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with; set baseline=")
         if options.workers > 1:
             several = f"workers={options.workers}: several processes only"
             if self.recording is None:
-                raise UsageError(f"{several} score recordings; record what the agent does first, or leave out workers")
+                raise UsageError(f"{several} can only score recordings; record the agent first, or drop workers")
             if judged := judged_criteria(config):
-                raise UsageError(f"{several} apply computed criteria, and judges decide {listed(list(judged), _MAX_NAMED)}")
+                raise UsageError(f"{several} can only apply computed criteria, but judges decide {listed(list(judged), _MAX_NAMED)}")
         self.setups = conversation_setups(config, eval_set, agent, executor.judges, options.user_simulator)
         self.num_runs = max(options.num_runs, self.recording.num_runs(eval_set.eval_ids) if self.recording else 1)
         """How many runs of each case there are to be."""
@@ -333,7 +333,7 @@ class Evaluation:
             yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {listed(extra, _MAX_NAMED)}"
         changed = changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []
         if changed:
-            yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} been changed since the recording: {listed(changed, _MAX_NAMED)}"
+            yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
         unused = self.plan.unused_rubrics
         yield from unused.first

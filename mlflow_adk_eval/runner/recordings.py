@@ -90,7 +90,7 @@ def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **o
             wait(have_conversations)
         finally:
             # A conversation that was not had to its end is one that failed.
-            not_had = Conversation(actual=(), error="the recording was broken off before this conversation ended")
+            not_had = Conversation(actual=(), error="the recording was interrupted before this conversation ended")
             had = {
                 eval_id: tuple(conversations.get((eval_id, run_index), not_had) for run_index in range(how.num_runs))
                 for eval_id in loaded.eval_ids
@@ -139,9 +139,7 @@ def score(
     loaded, chosen = load_inputs(inputs, config, as_needed=True)
     recording, baseline = recording_beside(loaded, inputs) if actual is None else load_recording(actual), options.get("baseline")
     if recording is None:
-        raise UsageError(
-            "actual: wanted what the agent did, since nothing is recorded beside the cases: a recording, an eval set or a result of ADK"
-        )
+        raise UsageError("actual: the rows contain no conversations; wanted a recording, an eval set or an ADK result file")
     judges = judge_setup(judge=judge, **selected(options, JudgeArgs))
     beside = None if baseline is None else load_recording(baseline)
     with opened(judges.ledger, needed=bool(judged_criteria(chosen))) as ledger:

@@ -125,14 +125,14 @@ class TableReader:
         if details := part.columns.get(criterion.columns[3]):
             for turn, row in enumerate(rows):
                 if details[row] is not None and not _is_object(details[row]):
-                    read[turn] = _Fault(f"the details of {name} are no JSON object")
+                    read[turn] = _Fault(f"the details of {name} are not a JSON object")
         outcomes = tuple(Errored(cell.reason) if isinstance(cell, _Fault) else cell for cell in read)
         score, status, reason, own_details = (
             part.columns[column][rows[-1]] if column in part.columns else None for column in criterion.own
         )
         overall: Outcome | _Fault | None
         if own_details is not None and not _is_object(own_details):
-            overall = _Fault(f"the details of the case outcome of {name} are no JSON object")
+            overall = _Fault(f"the details of the case outcome of {name} are not a JSON object")
         else:
             overall = _cell(score, status, reason, f"the case outcome of {name}", criterion.bounds, f"the case score of {name}")
             overall = case_outcome(outcomes) if overall is None else overall
@@ -198,7 +198,7 @@ class _Rows:
         known = {case.eval_id for case in self.cases}
         for eval_id, run_index in self.rows:
             if eval_id not in known:
-                yield f"{self.name} has rows for case {eval_id!r}, which is not in the part"
+                yield f"{self.name} has rows for case {eval_id!r}, but the part does not contain it"
             elif run_index >= self.num_runs:
                 yield f"{self.name} has rows for run {run_index + 1} of case {eval_id!r}, but num_runs is {self.num_runs}"
 
@@ -225,7 +225,7 @@ class _Rows:
         for number, pair in enumerate(zip(self.keys, wanted, strict=False), start=1):
             if pair[0] != pair[1]:
                 given, want = (f"case {eval_id!r}, run {run_index + 1}, turn {index + 1}" for eval_id, run_index, index in pair)
-                yield f"row {number} of {self.name} is out of order: {given} is where {want} must be"
+                yield f"row {number} of {self.name} is out of order: found {given}, wanted {want}"
                 return
 
     def place(self, case: EvalCase, run_index: int, index: int | None = None) -> str:
@@ -246,7 +246,7 @@ def _cell(score: Any, status: Any, reason: Any, name: str, bounds: tuple[float, 
         if score is not None:
             return _Fault(f"{name} has the score {score!r} but the status {status!r}")
         if status in (None, "skipped", "errored"):
-            return None if status is None else (Skipped if status == "skipped" else Errored)(str(reason or "no reason was given"))
+            return None if status is None else (Skipped if status == "skipped" else Errored)(str(reason or "no reason given"))
         return _Fault(f"{name} has the unknown status {status!r}")
     what = what or f"the score of {name}"
     low, high = bounds

@@ -218,7 +218,7 @@ class KeptParts:
             _replace(self._listed(part.number), lambda path: Path(path).write_text(json.dumps(asdict(listed)), "utf-8"))
         except OSError as error:
             self._failed = True
-            _logger.warning("no more parts are kept for an evaluation that goes on with this one: %s", error)
+            _logger.warning("no more finished parts are saved for a resumed evaluation: %s", error)
 
     def listed(self) -> Iterator[KeptPart]:
         """Yield what is kept, in order, up to the first part that is not."""

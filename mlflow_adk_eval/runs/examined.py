@@ -161,7 +161,7 @@ class _Reading:
         text = self._params.get("adk_eval.num_runs")
         self.num_runs, self._unknown_runs = 0, ""
         if text is None:
-            self._unknown_runs = "the run has no parameter adk_eval.num_runs, so the number of runs of each case is unknown"
+            self._unknown_runs = "the run has no parameter adk_eval.num_runs, so the number of runs per case is unknown"
         elif text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS and int(text):
             self.num_runs = int(text)
         else:
@@ -205,8 +205,8 @@ class _Reading:
             for eval_id, same in places.items():
                 if len(same) > 1:
                     files = dict.fromkeys(self.run.of_case(place)[0].name(CASES) for place in same)
-                    repeated.add([f"the eval set holds the case {eval_id!r} {len(same)} times: in {' and '.join(files)}"])
-        empty = [] if self.eval_ids else ["the eval set has no cases, so there is no evidence"]
+                    repeated.add([f"the eval set contains case {eval_id!r} {len(same)} times: in {' and '.join(files)}"])
+        empty = [] if self.eval_ids else ["the eval set has no cases, so there is nothing to evaluate"]
         problems = [*empty, *repeated.named, *filter(None, [self._unknown_runs])]
         return problems or [*self._inside.named, *self.table.problems]
 
@@ -214,7 +214,7 @@ class _Reading:
         """Yield where the files of a part contradict each other."""
         for row, (eval_id, case) in enumerate(zip(stored.case_ids, cases, strict=True), start=1):
             if eval_id != case.eval_id:
-                yield f"row {row} of {stored.name(CASES)} is case {eval_id!r}; wanted case {case.eval_id!r}, as its document says"
+                yield f"row {row} of {stored.name(CASES)} is case {eval_id!r}; wanted case {case.eval_id!r}, as in its document"
         wanted_runs = product((case.eval_id for case in cases), range(self.num_runs))
         for row, (run, wanted) in enumerate(zip(stored.run_ids, wanted_runs, strict=False), start=1):
             if run != wanted:
@@ -223,16 +223,16 @@ class _Reading:
             yield f"{stored.name(ACTUAL)} has {count} case runs; wanted {len(cases)} cases × {self.num_runs} runs"
         there = stored.part.name(VOTES) in stored.files
         if self._judged and not there:
-            yield f"the run has no {stored.name(VOTES)}, though judges decide {', '.join(self._judged)}"
+            yield f"the run has no {stored.name(VOTES)}, although judges decide {', '.join(self._judged)}"
         elif there and not self._judged:
-            yield f"the run has {stored.name(VOTES)}, though no judge decides anything"
+            yield f"the run has {stored.name(VOTES)}, although no judge decides anything"
         elif there:
             eval_ids = {case.eval_id for case in cases}
             for eval_id, run_index, _ in stored.votes:
                 if eval_id not in eval_ids or not 0 <= run_index < self.num_runs:
-                    yield f"{stored.name(VOTES)} has votes on {_run_name(eval_id, run_index)}, which is not in the part"
+                    yield f"{stored.name(VOTES)} has votes on {_run_name(eval_id, run_index)}, but the part does not contain it"
         elif votes := stored.part.votes:
-            yield f"the manifest counts {votes} votes in part {stored.part.number}, which has none"
+            yield f"the manifest lists {votes} votes in part {stored.part.number}, but the part has none"
 
     def mismatches(self) -> Iterator[str]:
         """Yield where the artifacts are not what the run's parameters say."""
@@ -244,12 +244,12 @@ class _Reading:
                 yield f"the run has no parameter adk_eval.{name}"
             elif recorded != actual:
                 yield (
-                    f"{FOLDER}/{artifact} is not what was evaluated: its digest is {actual[:19]}…, the parameter adk_eval.{name} says {recorded[:19]}…"
+                    f"{FOLDER}/{artifact} is not the evaluated one: its digest is {actual[:19]}…, but the parameter adk_eval.{name} is {recorded[:19]}…"
                 )
         demanded = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in self.config.thresholds().items()}
         for key, threshold in demanded.items():
             if key not in params:
-                yield f"the run has no parameter {key}, though its config demands {threshold}"
+                yield f"the run has no parameter {key}, although its config demands {threshold}"
             elif params[key] != threshold:
                 yield f"the run's parameter {key} is {params[key]}, but its config demands {threshold}"
         for key in params:

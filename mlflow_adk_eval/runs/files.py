@@ -179,13 +179,13 @@ def read_columns(
         raise
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise _refused(source, f"no Parquet file ({reason})", "a Parquet file") from None
+        raise _refused(source, f"not a Parquet file ({reason})", "a Parquet file") from None
     del file
     pa.default_memory_pool().release_unused()  # Arrow would keep three times of what it needed for the next file
     if unpacked > MOST_BYTES:
         raise _too_large(source, unpacked)
     if any(len(column) != length for column in values.values()):
-        raise _refused(source, "other rows in its groups", f"{length:,}, as the file says of itself")
+        raise _refused(source, "row groups that do not add up", f"{length:,}, as in the file's footer")
     return values
 
 
@@ -204,7 +204,7 @@ def _checked_head(
         raise _refused(source, f"{about.num_rows} rows", f"{rows}, as the manifest says")
     kinds = _kinds(schema, kind_of, source)
     if about.num_columns != len(schema):
-        raise _refused(source, "columns within columns", "columns of texts, numbers, and true or false")
+        raise _refused(source, "nested columns", "columns of text, numbers or booleans")
     if (cells := about.num_rows * len(kinds)) > MOST_CELLS:
         raise _refused(source, f"{about.num_rows:,} rows of {len(kinds)} columns, {cells:,} values", f"at most {MOST_CELLS:,} values")
     # Groups of rows may be more than the file says of itself.
@@ -242,7 +242,7 @@ def _kinds(schema: pa.Schema, kind_of: Mapping[str, Kind] | Callable[[str], Kind
 
 
 def _too_large(source: str, unpacked: int) -> InputError:
-    return _refused(source, f"a file that unpacks to {unpacked >> 20} MiB", f"at most {MOST_BYTES >> 20} MiB")
+    return _refused(source, f"a file that decompresses to {unpacked >> 20} MiB", f"at most {MOST_BYTES >> 20} MiB")
 
 
 def _refused(source: str, found: str, wanted: str) -> InputError:

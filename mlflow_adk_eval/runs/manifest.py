@@ -73,12 +73,12 @@ _NOT_FINISHED = {
     "FAILED": "the run failed",
 }
 _NOT_COMPLETE = {
-    "running": "the evaluation had not finished when it last wrote to the run (adk_eval.status is running)",
-    "pending": "MLflow could not take all of the evaluation (adk_eval.status is pending); `mlflow-adk-eval upload` finishes it where it was run",
-    "partial": "the run holds only part of the evaluation (adk_eval.status is partial)",
+    "running": "the evaluation did not finish (adk_eval.status is running)",
+    "pending": "MLflow could not store all of the evaluation (adk_eval.status is pending); run `mlflow-adk-eval upload` on the machine that evaluated",
+    "partial": "the run contains only part of the evaluation (adk_eval.status is partial)",
     "failed": "the evaluation failed (adk_eval.status is failed)",
-    "self_comparison": "the recording was compared with itself, which proves nothing (adk_eval.status is self_comparison)",
-    "agent_changed": "another version of the agent was put behind its address during the evaluation (adk_eval.status is agent_changed)",
+    "self_comparison": "the recording was compared with itself (adk_eval.status is self_comparison)",
+    "agent_changed": "the agent's version changed during the evaluation (adk_eval.status is agent_changed)",
 }
 
 
@@ -123,7 +123,7 @@ def state_problems(evidence: Evidence) -> list[str]:
     tags, params, problems = evidence.tags, evidence.params, list[str]()
     ours = bool(evidence.artifacts) or evidence.manifest is not None or any(key.startswith("adk_eval.") for key in (*tags, *params))
     if not ours:
-        problems.append("the run holds no evaluation: it has neither adk_eval tags nor artifacts")
+        problems.append("the run contains no evaluation: it has neither adk_eval tags nor artifacts")
     if evidence.lifecycle_stage != "active":
         problems.append(f"the run is {evidence.lifecycle_stage}")
     if evidence.status != "FINISHED":
@@ -145,7 +145,7 @@ def state_problems(evidence: Evidence) -> list[str]:
     elif status != "complete":
         problems.append(_NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'"))
     if kind not in (None, status):
-        problems.append(f"the run's parameter adk_eval.evidence is {kind!r}, so it is not evidence, whatever its tags say")
+        problems.append(f"the run's parameter adk_eval.evidence is {kind!r}, so the run is not evidence, whatever its tags say")
     if model_id is not None and model_id not in evidence.model_ids:
         inputs = ", ".join(evidence.model_ids) or "none"
         problems.append(f"the run's parameter adk_eval.model_id names the agent version {model_id}, but its model inputs are {inputs}")
@@ -156,7 +156,7 @@ def agent_problems(evidence: Evidence, model_id: str) -> list[str]:
     """Return why the run is no evidence about the agent version `model_id`, a LoggedModel."""
     evaluated = evidence.params.get("adk_eval.model_id")
     if evaluated is None:
-        return ["the run has no parameter adk_eval.model_id, so it is unknown which agent version it evaluated"]
+        return ["the run has no parameter adk_eval.model_id, so the evaluated agent version is unknown"]
     return [] if evaluated == model_id else [f"the run evaluated another agent version: {evaluated}, not {model_id}"]
 
 
@@ -169,7 +169,7 @@ def integrity_problems(evidence: Evidence) -> list[str]:
         return ["the run has no parameter adk_eval.manifest_sha256, so its manifest cannot be checked"]
     if evidence.sha256 != expected:
         return [
-            f"{FOLDER}/{MANIFEST} was changed after the run: its sha256 is {evidence.sha256[:12]}…, the parameter says {expected[:12]}…"
+            f"{FOLDER}/{MANIFEST} was changed after the run: its sha256 is {evidence.sha256[:12]}…, but the parameter is {expected[:12]}…"
         ]
     manifest = read_manifest(evidence.manifest)
     if isinstance(manifest, str):
@@ -184,8 +184,8 @@ def integrity_problems(evidence: Evidence) -> list[str]:
         *few(f"the artifact {FOLDER}/{name} is missing" for name in named if name not in artifacts),
         *few(f"the artifact {FOLDER}/{name} was changed after the run" for name in changed),
         *few(f"the artifact {FOLDER}/{name} is not in the manifest" for name in artifacts if name not in named),
-        *few(f"the manifest does not name {FOLDER}/{name}" for name in required if name not in named),
-        *few(f"{FOLDER}/{name} belongs to no part that the manifest lists" for name in stray),
+        *few(f"the manifest does not list {FOLDER}/{name}" for name in required if name not in named),
+        *few(f"{FOLDER}/{name} belongs to no part in the manifest" for name in stray),
     ]
 
 
@@ -209,12 +209,12 @@ def read_manifest(content: bytes) -> Manifest | str:
         return f"{place} cannot be read: {error.problems[0]}"
     artifacts, schema = (value.get("artifacts"), value.get("schema")) if isinstance(value, dict) else (None, None)
     if not isinstance(artifacts, dict) or type(schema) is not int:
-        return f"{place} is not a manifest of a run"
+        return f"{place} is not a run's manifest"
     if schema != SCHEMA:
         return f"{place} is of schema {schema}; this version of mlflow-adk-eval reads and writes {SCHEMA}: {_OTHER_SCHEMA}"
     listed, head = value.get("parts"), value.get("eval_set")
     if not isinstance(listed, list) or not isinstance(head, dict) or not set(head) <= set(_HEAD):
-        return f"{place} lists no parts, or does not say which eval set they are of"
+        return f"{place} lists no parts, or names no eval set"
     try:
         return Manifest(artifacts=artifacts, parts=_parts_from(listed), eval_set=head)
     except ValueError as error:
@@ -304,14 +304,14 @@ def contradictions(evidence: Evidence, report: Report) -> Iterator[str]:
         if logged_value is None:
             continue
         if wanted is None:
-            differing.append(f"the logged metric {name} is {logged_value:g}, but the table has nothing to compute it from")
+            differing.append(f"the logged metric {name} is {logged_value:g}, but nothing in the table supports it")
         elif not any(
             math.isclose(logged_value, value, rel_tol=_PRECISION, abs_tol=_PRECISION) for value in (rounded_metric(wanted), wanted)
         ):
-            differing.append(f"the logged metric {name} is {logged_value:g}, but the table comes to {wanted:g}")
+            differing.append(f"the logged metric {name} is {logged_value:g}, but the table gives {wanted:g}")
     yield from few(differing)
     logged = evidence.tags.get("adk_eval.verdict")
     if logged is None:
         yield "the run has no tag adk_eval.verdict"
     elif logged != report.verdict:
-        yield f"the run's tag adk_eval.verdict is {logged!r}, but its table comes to {report.verdict!r}"
+        yield f"the run's tag adk_eval.verdict is {logged!r}, but its table gives {report.verdict!r}"

@@ -220,7 +220,7 @@ class StoredPart:
         else:
             cases = [(value.get("eval_id", value.get("evalId")), value.get("conversation")) for value in map(from_json, self.documents)]
         if [eval_id for eval_id, _ in cases] != self.case_ids:
-            raise self.unlike(CASES, "other ids than in the documents", "the same ids")
+            raise self.unlike(CASES, "ids that differ from the documents", "the same ids")
         rows = groupby(zip(self.cells["eval_id"], self.cells["run_index"], strict=True))
         runs = iter(enumerate(self.run_ids))
         per_case, extra = divmod(len(self.run_ids), max(len(cases), 1))

@@ -105,7 +105,7 @@ def decoded_of(value: Any, path: str, wanted: str, source: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise EvalSetError(source, [Problem(path, f"a text that is no JSON ({error})", wanted)]) from None
+        raise EvalSetError(source, [Problem(path, f"a text that is not JSON ({error})", wanted)]) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,19 +25,19 @@ from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import Told, decoded_of, is_list, is_missing, object_of, plain, text_of, told_of, tool_uses
 
 CELLS: Mapping[str, str] = {
-    "inputs": "what the user said: a text, or a list of texts, one per turn",
-    "predictions": "what the agent did: its answer as a text, an invocation (a dict in ADK's format), or a list of invocations",
-    "targets": "what it should have done: a text, an invocation, a list of invocations, or an eval case",
-    "tool_calls": 'the tools it called, in a row of one turn: a list of {"name", "args"} and perhaps "response"',
+    "inputs": "the user's message: a text, or a list of texts, one per turn",
+    "predictions": "the agent's turns: its answer as a text, an invocation (a dict in ADK's format), or a list of invocations",
+    "targets": "the expected turns: a text, an invocation, a list of invocations, or an eval case",
+    "tool_calls": 'the tools it called, for a row with one turn: a list of {"name", "args"}, optionally with "response"',
     "expected_tool_calls": 'the tools it should have called: a list of {"name", "args"}',
-    "rubrics": "what a judge should look for: a list of texts, or of rubrics in ADK's format",
-    "session_input": "the session it started in, in ADK's format",
-    "session_state": "the state of its session after the last turn, as a dict",
-    "expected_session_state": "the state that it should have left",
+    "rubrics": "rubrics for the judge: a list of texts, or of rubrics in ADK's format",
+    "session_input": "the session at the start, in ADK's format",
+    "session_state": "the session state after the last turn, as a dict",
+    "expected_session_state": "the expected session state after the last turn",
     "eval_id": "the name of the case",
     "run_index": "which run of the case it is, from 0",
-    "error": "why the agent did not finish the case; nothing where it did",
-    "unfinished": "whether the last turn is the one in which the agent failed",
+    "error": "why the agent did not finish the case; empty if it did",
+    "unfinished": "whether the agent failed in the last turn",
 }
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
@@ -199,7 +199,7 @@ class _Cells:
         return replace(told, turns=(told.turns[0].model_copy(update={"intermediate_data": steps}),), calls=True)
 
     def superfluous(self, calls: str, beside: str) -> EvalSetError:
-        return self.problem(calls, "a cell", f"no such cell beside {beside}, which holds its own tool calls")
+        return self.problem(calls, "a cell", f"nothing: {beside} already contains the tool calls")
 
 
 def _typed(value: Any, number: int) -> list[Any]:

@@ -74,14 +74,14 @@ def open_bundle(content: bytes, identities: Sequence[OidcIdentity], trust: Mappi
         UsageError: if the extra is missing, or the trusted root is none.
         AttestationError: if the trusted root of the public Sigstore cannot be had.
     """
-    with require_extra("sigstore", "verifying what was signed as an OIDC identity"):
+    with require_extra("sigstore", "verifying a signature by an OIDC identity"):
         from sigstore.models import Bundle  # noqa: PLC0415 - an extra, for few
     verifier, demand = _verifier("" if trust is None else json.dumps(trust)), _Demand(identities)
     try:
         bundle = Bundle.from_json(content)
         kind, payload = verifier.verify_dsse(bundle, demand)
         if kind != PAYLOAD_TYPE or not _is_exact(content, bundle):
-            return "does not verify: it is not spelt as it was written"
+            return "does not verify: it was rewritten"
         for stamped in _by_each_stamp(content):  # of which sigstore passes over what does not verify, where another one does
             verifier.verify_dsse(Bundle.from_json(stamped), demand)
         # The earliest time that it gives, each of which was verified.
@@ -110,7 +110,7 @@ class _Demand:
         except VerificationError:
             found = identity_of(cert)
             if issuers := [one.issuer for one in self._wanted if one.identity == found.identity]:
-                self.refusal = f"was signed as {found.identity}, but its issuer is {found.issuer}; wanted {' or '.join(issuers)}"
+                self.refusal = f"was signed as {found.identity}, but the issuer is {found.issuer}; wanted {' or '.join(issuers)}"
             else:
                 self.refusal = f"was signed as {found}; wanted {' or '.join(map(str, self._wanted))}"
             raise
@@ -123,7 +123,7 @@ def identity_of(cert: Certificate) -> OidcIdentity:
     names = cert.extensions.get_extension_for_class(SubjectAlternativeName).value
     plain = [*names.get_values_for_type(UniformResourceIdentifier), *names.get_values_for_type(RFC822Name)]
     issuer: Any = cert.extensions.get_extension_for_oid(ObjectIdentifier("1.3.6.1.4.1.57264.1.1")).value
-    return OidcIdentity(plain[0] if plain else "nobody with a URL or an address", issuer.value.decode())
+    return OidcIdentity(plain[0] if plain else "an identity without a URL or address", issuer.value.decode())
 
 
 def _is_exact(content: bytes, bundle: Bundle) -> bool:
@@ -180,14 +180,14 @@ def load_trust(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     try:
         return trusted_root(value)
     except ValueError as error:
-        raise UsageError(f"{'the trust' if isinstance(source, Mapping) else source} is no trusted root; {error}") from None
+        raise UsageError(f"{'the trust' if isinstance(source, Mapping) else source} is not a trusted root; {error}") from None
 
 
 def read_json(path: Path) -> Any:
     """Return what a trust file holds.
 
     Raises:
-        UsageError: if that is no JSON.
+        UsageError: if that is not JSON.
     """
     try:
         return json.loads(path.read_bytes())
@@ -205,7 +205,7 @@ def trust_config(value: Mapping[str, Any] | None) -> ClientTrustConfig:
     try:
         return ClientTrustConfig.production()
     except (Error, OSError) as error:
-        message = f"the trusted root of the public Sigstore could not be had: {reason_of(error)}; a trust file needs no network"
+        message = f"the public Sigstore's trusted root could not be downloaded: {reason_of(error)}; a trust file needs no network"
         raise AttestationError(message) from error
 
 
@@ -311,10 +311,10 @@ def _token() -> IdentityToken:
     try:
         if found := detect_credential():
             return IdentityToken(found)
-        problem = "this is no CI job that has one (GitHub Actions, GitLab, Google Cloud, Buildkite, CircleCI)"
+        problem = "this is not a CI job with an identity (GitHub Actions, GitLab, Google Cloud, Buildkite, CircleCI)"
     except IdentityError as error:
         problem = reason_of(error)
-    raise UsageError(f"there is no OIDC identity to sign as: {problem}; in GitHub Actions the job needs `permissions: id-token: write`")
+    raise UsageError(f"no OIDC identity to sign with: {problem}; in GitHub Actions, the job needs `permissions: id-token: write`")
 
 
 def _within(limit_s: float, work: Callable[[], str]) -> str | Exception:

@@ -36,7 +36,7 @@ _BLOCK = re.compile(rb"-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----", re.DOTA
 _UNTIL = re.compile(rb"^[ \t]*valid-until:[ \t]*(.*?)[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _TIMES = (("at",), ("predicate", "finished_at"), ("predicate", "decision", "decided_at"))
 """Where a claim, an evaluation and a decision say when they were made, by the clock of whoever signed."""
-_WANTED = "wanted a PEM file with an ed25519 or ECDSA P-256 key, or what is in it"
+_WANTED = "wanted a PEM file with an ed25519 or ECDSA P-256 key, or its content"
 _SCHEMES = ("ed25519", "ecdsa-sha2-nistp256")
 
 
@@ -138,7 +138,7 @@ def load_signer(spec: str | Path | None = None) -> Signer | None:
         UsageError: if it is no such key, or empty. What is in the file is never shown.
     """
     if is_identity(os.environ.get(SIGNING_KEY) if spec is None else spec):
-        what = f"only evaluations are signed with {SIGSTORE}; records and claims need a key"
+        what = f"{SIGSTORE} signs only evaluations; promotion records and claims need a key"
         raise UsageError(f"{what}: {_WANTED}, by --signing-key or {SIGNING_KEY}")
     if (found := _content(spec, SIGNING_KEY)) is None:
         return None
@@ -171,7 +171,7 @@ def load_verifier(spec: str | Path | None = None) -> Verifier | None:
     if not keys or len(known) < len(keys):
         raise UsageError(f"{source} does not name a key; {_WANTED}")
     if any(limit is _NO_TIME for _, limit in keys):
-        raise UsageError(f"{source} has a Valid-Until that is no time; {_WANTED_TIME}")
+        raise UsageError(f"{source} has an invalid Valid-Until; {_WANTED_TIME}")
     return Verifier(known, {str(key.keyid): limit for key, limit in keys if key is not None and limit is not None})
 
 
@@ -179,14 +179,14 @@ def public_key_problem(text: str) -> str | None:
     """Return why a text is not the PEM of public keys, without showing any of it; ``None`` if it is."""
     blocks = _blocks(text.encode("utf-8", "replace"))
     if any(b"PRIVATE KEY" in block for _, block in blocks):
-        return "a private key, which belongs to those who evaluate or promote alone"
+        return "a private key: keep it only where you evaluate or promote"
     if any(_until(above) is _NO_TIME for above, _ in blocks):
-        return f"a Valid-Until that is no time; {_WANTED_TIME}"
-    return None if blocks and all(_public(block) for _, block in blocks) else "a text that is no such key"
+        return f"an invalid Valid-Until; {_WANTED_TIME}"
+    return None if blocks and all(_public(block) for _, block in blocks) else "a text that is not such a key"
 
 
 _NO_TIME = datetime.min.replace(tzinfo=UTC)
-_WANTED_TIME = "wanted a time with its zone above the key, such as Valid-Until: 2027-01-31T00:00:00Z"
+_WANTED_TIME = "wanted a time with a zone above the key, such as Valid-Until: 2027-01-31T00:00:00Z"
 
 
 def _blocks(content: bytes) -> list[tuple[bytes, bytes]]:

@@ -87,7 +87,7 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
         except AdkEvalError:
             raise
         except ModuleNotFoundError as error:
-            package = f"the package {error.name} for where this store or its artifacts are"
+            package = f"the package {error.name} for this store or its artifacts"
             raise UsageError(f"{what}: MLflow needs {package}; install it") from None
         except Exception as error:
             if not _is_of_mlflow(error):
@@ -127,7 +127,7 @@ def _reason(error: Exception) -> str:
     while unread and (isinstance(unread, UnicodeError) or not isinstance(unread, ValueError)):  # MLflow's own errors may hide it
         unread = unread.__cause__ or unread.__context__
     if unread or _PAGE.search(str(error)):
-        return f"the answer is not one of MLflow's ({message_of(unread or error)}). Is this the address of an MLflow server, without a login page before it?"
+        return f"the answer is not from MLflow ({message_of(unread or error)}). Is this an MLflow server's address, or does a login page answer?"
     return message_of(error)
 
 
@@ -238,7 +238,7 @@ def _server_time(uri: str) -> datetime:
     response: Any = http_request(get_default_host_creds(uri), "/version", "GET", extra_headers={"Cache-Control": "no-cache"})
     date = parsedate_tz(response.headers.get("Date"))
     if date is None:
-        raise OSError("the server's answer has no time (its header Date), by which waivers and ages are reckoned")
+        raise OSError("the server's answer has no Date header, but waivers and ages need the time")
     return datetime.fromtimestamp(mktime_tz(date), UTC)
 
 
@@ -385,7 +385,7 @@ def _alone(dialect: str, folder: Path | None, connection: Any) -> Generator[None
             if taken:
                 break
             if time.monotonic() > deadline:
-                raise OSError(f"another process has been making the tables of this database for more than {_INITIALISING_S:.0f} s")
+                raise OSError(f"another process has been creating this database's tables for more than {_INITIALISING_S:.0f} s")
             time.sleep(_pause_s(0, 0.1))
         yield
     finally:

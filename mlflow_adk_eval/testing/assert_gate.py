@@ -23,7 +23,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
 
-_NOTE = "the report was not logged in MLflow: this was decided from the report itself, and nobody can verify it later"
+_NOTE = "the report was not logged to MLflow: this decision rests on the report alone, and nobody can verify it later"
 
 
 @foreign_code("code that decides")

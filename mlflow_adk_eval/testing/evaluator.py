@@ -266,7 +266,7 @@ class AgentEvaluator:
         __tracebackhide__ = True
         _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)
         if not criteria and eval_config is None:
-            raise UsageError("eval_config: wanted the criteria to evaluate by")
+            raise UsageError("eval_config: wanted criteria")
         given: Any = {"criteria": dict(criteria)} if criteria else eval_config
         if isinstance(given, BaseModel) and not isinstance(given, EvalConfig):  # one of ADK's
             given = given.model_dump(mode="json", exclude_none=True, serialize_as_any=True)
@@ -291,20 +291,20 @@ class AgentEvaluator:
             UsageError: if the new file cannot be written.
         """
         if not old_eval_data_file or not new_eval_data_file:
-            raise UsageError("old_eval_data_file, new_eval_data_file: wanted both, and one of them is empty")
+            raise UsageError("old_eval_data_file, new_eval_data_file: wanted both, but one is empty")
         migrate(old_eval_data_file, new_eval_data_file, initial_session=initial_session_file)
 
 
 _NO_CHOICE = {
-    "artifact_service": "each conversation has an artifact service of its own",
-    "eval_set_results_manager": "ADK's result file is an artifact of the run that mlflow_adk_eval.evaluate logs",
+    "artifact_service": "each conversation has its own artifact service",
+    "eval_set_results_manager": "ADK's result file is an artifact of the run logged by mlflow_adk_eval.evaluate",
 }
 
 
 def _refuse(**services: Any) -> None:
     for name, value in services.items():
         if value is not None:
-            raise UsageError(f"{name}: none can be chosen here; {_NO_CHOICE[name]}")
+            raise UsageError(f"{name}: cannot be set here; {_NO_CHOICE[name]}")
 
 
 async def _reports(
@@ -357,7 +357,7 @@ def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_fi
                 explanation = textwrap.indent(text_of(failure_of(case, report.config)), "  ")
                 failures.append(f"{kind_of(case)}: {report.label(case)} ({file.path})\n{explanation}")
         flaky += [f"flaky: {case.eval_id}: {case.summary}" for case in report.repeats.flaky]
-        empty += [] if report.cases else [f"{file.path}: no cases, so there is no evidence"]
+        empty += [] if report.cases else [f"{file.path}: no cases, so there is nothing to evaluate"]
     if failures or empty:
         total = sum(len(report.cases) for report in reports)
         head = ["\n".join((f"{len(failures)} of {total} case runs did not pass", *flaky))] if total else []

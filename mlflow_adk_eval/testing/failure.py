@@ -106,7 +106,7 @@ def kind_of(case: CaseResult) -> str:
     """
     if case.verdict != "undecided":
         return case.verdict
-    return "agent failed" if case.error else "not enough evidence"
+    return "agent failed" if case.error else "undecided"
 
 
 def summary_of(case: CaseResult) -> str:
@@ -167,8 +167,8 @@ def _heads(case: CaseResult, open_results: Sequence[CriterionResult]) -> Iterato
         yield from indented([(seen(case.error), "unknown")], 0, "the agent did not finish: ")
     elif case.ending and case.ending.reason != "goal":
         yield from indented([(seen(str(case.ending)), "unknown")], 0, "the simulated conversation ended: ")
-    if not case.error and kind_of(case) == "not enough evidence":
-        yield line("not enough evidence: no threshold was missed, but not everything was evaluated", "unknown")
+    if not case.error and kind_of(case) == "undecided":
+        yield line("undecided: no threshold was missed, but something was not evaluated", "unknown")
     if not any(result.decides for result in case.results):
         yield line("no criterion decides this case", "unknown")
     for result in open_results:
@@ -192,7 +192,7 @@ def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
         if injection.invocation_index == index:
             yield line(f"  tool environment: {seen(injection.tool)}: {injection}", "unknown")
     if turn.actual is None:
-        yield line("  the agent did not have this turn", "missed")
+        yield line("  the agent did not reach this turn", "missed")
         return
     if turn.expected is not None:
         settings = config.criteria_of(case.eval_id).get(_TRAJECTORY)

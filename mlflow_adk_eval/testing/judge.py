@@ -39,7 +39,7 @@ def answer_for(request: Request, labels: Labels, rationale: str = "as the script
     properties: Mapping[str, Any] = request.schema["properties"]
     if "verdict" in properties:
         if not isinstance(labels, str) and len(labels) != 1:
-            raise ValueError(f"one verdict is asked for; the script gives {len(labels)}")
+            raise ValueError(f"wanted one verdict; the script gives {len(labels)}")
         only = labels if isinstance(labels, str) else next(iter(labels.values()))
         return Answer(text=json.dumps(_verdict(properties, only, texts), ensure_ascii=False))
     given = {key: _label(request, key, labels) for key in properties}
@@ -127,7 +127,7 @@ class ScriptedJudge(ResolvedJudge):
         except NoAnswer:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise Refused(f"the script of the judge: {type(error).__name__}: {message_of(error)}") from error
+            raise Refused(f"the judge's script: {type(error).__name__}: {message_of(error)}") from error
         if isinstance(answer, Exception):
             raise answer
         counted = replace(answer, model=answer.model or self._model, latency_s=answer.latency_s or self._latency_s)
@@ -143,7 +143,7 @@ class ScriptedJudge(ResolvedJudge):
             return self._script(request)
         names = [name for name in self._script if request.name.startswith(name)]
         if not names:
-            raise ValueError(f"it has nothing for {request.name!r}, but for {', '.join(self._script) or 'nothing at all'}")
+            raise ValueError(f"it has no entry for {request.name!r}, only for {', '.join(self._script) or 'nothing'}")
         return self._script[max(names, key=len)]
 
 
@@ -157,4 +157,4 @@ def _label(request: Request, key: str, labels: Labels) -> str | None:
     for name in (key, request.blocks.get(key, "")):
         if name in labels:
             return labels[name]
-    raise ValueError(f"no label for {key} ({request.blocks.get(key, 'without a text')}); there are some for {', '.join(labels)}")
+    raise ValueError(f"no label for {key} ({request.blocks.get(key, 'without a text')}); there are labels for {', '.join(labels)}")

@@ -15,9 +15,9 @@ import pytest
 
 HELP = {
     "agent": ("AGENT", "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording."),
-    "config": ("FILE", "The eval config. Default: test_config.json beside each file, else ADK's defaults."),
+    "config": ("FILE", "The eval config. Default: test_config.json in each file's folder, else ADK's defaults."),
     "num_runs": ("N", "Times to repeat each conversation. Default: 1."),
-    "judge": ("MODEL", "A model, or a function as module:name, that judges everything. Default: the config's models."),
+    "judge": ("MODEL", "A model, or a function as module:name, that judges every criterion. Default: the config's models."),
     "concurrency": ("N", "Conversations to run in parallel. Default: 4."),
     "case_timeout": ("S", "Seconds allowed for one case. Default: no limit."),
     "turn_timeout": ("S", "Seconds the agent has to answer one message. Default: no limit."),
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if options.experiment and config.getoption("dist", "no") != "no":
         raise pytest.UsageError(
-            "--adk-experiment: the cases of one MLflow run must come from one process; leave out -n, since conversations run in parallel anyway"
+            "--adk-experiment: the cases of one MLflow run must come from one process; remove -n (conversations run in parallel anyway)"
         )
     config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
     from mlflow_adk_eval.testing.pytest_session import PytestSession  # noqa: PLC0415 - only where there is an agent

@@ -141,7 +141,7 @@ def report_of(done: Sequence[tuple[Job, ExecutedCase]]) -> Report:
     runs = {tuple(sorted(results)) for by_case in ran.values() for results in by_case.values()}
     num_runs = max(map(len, runs), default=0)
     if runs != {tuple(range(num_runs))}:
-        raise TrackingError("not every selected case had the same runs, so they are no eval set with a number of runs")
+        raise TrackingError("the selected cases have different numbers of runs, so they cannot be logged as one evaluation")
     parts = [file.selected(list(ran[path])) for path, file in files.items()]
     whole = merge_files(parts)
     cases: list[CaseResult] = [

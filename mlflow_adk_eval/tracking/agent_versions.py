@@ -44,7 +44,7 @@ _FINGERPRINT = "adk_eval.fingerprint"
 _SAID_PARAM = "adk_eval.agent.said_version"
 _SOURCE_TAG = "adk_eval.agent.source"
 _LONGEST_DIFF_TAG = 5000
-_WANTED = "models:/<name>/<version>, models:/<name>@<alias> or the id of a LoggedModel, or nothing to take it from the agent's source"
+_WANTED = "models:/<name>/<version>, models:/<name>@<alias>, the id of a LoggedModel, or nothing to derive it from the agent's source"
 _MAX_NAMED = 3
 _MAKING_S, _LOOK_AGAIN_S = 30.0, 0.3
 """For how long another job may take over a LoggedModel before it is taken for dead, and how often that is looked up."""
@@ -123,7 +123,7 @@ def _named(client: MlflowClient, agent_version: str) -> AgentVersion:
         if model is None:
             raise UsageError(
                 f"agent_version {label!r}: this version was registered from {version.source!r}, not from a LoggedModel, "
-                "so no run can be tied to it; register one as mlflow.register_model('models:/<id of a LoggedModel>', name)"
+                "so no run can be linked to it; register one with mlflow.register_model('models:/<id of a LoggedModel>', name)"
             )
         what = f"the LoggedModel of agent_version {label!r}"
     with existing(what):
@@ -143,24 +143,22 @@ def _source_notes(client: MlflowClient, version: AgentVersion, source: AgentSour
     model = client.get_logged_model(version.model_id)
     if source.said_version:
         if (then := model.params.get(_SAID_PARAM, source.said_version)) != source.said_version:
-            raise UsageError(
-                f"agent_version {version.label!r}: that agent said that it is version {then}, this one is {source.description}"
-            )
+            raise UsageError(f"agent_version {version.label!r}: that agent reported version {then}, but this one is {source.description}")
         return ()
     sha256 = model.params.get(SOURCE_PARAM, "")
     if sha256 == source.sha256:
         return ()
     if not sha256:
-        text = f"{version.label} does not say which source it is made of, so nothing shows that it is the agent that was evaluated"
+        text = f"{version.label} has no source digest, so nothing shows that it is the evaluated agent"
         return (f"agent_version: {text} ({source.description}, sha256 {source.sha256[:12]}…)",)
     differing = ""
     if files := _files_of(client, model, sha256):
         changed = [name for name in sorted({*files, *source.files}) if files.get(name) != source.files.get(name)]
         differing = f"; {', '.join(few(changed, limit=_MAX_NAMED))} differ" if changed else "; its models or .env variables differ"
     raise UsageError(
-        f"agent_version {version.label!r} is made of another source than this agent: sha256 {sha256[:12]}…, this agent's is"
-        f" {source.sha256[:12]}… ({source.description}){differing}. Evaluate the agent that it is, or leave out agent_version:"
-        " changed source is a new version, which --register registers"
+        f"agent_version {version.label!r} has a different source: sha256 {sha256[:12]}…, but this agent's is"
+        f" {source.sha256[:12]}… ({source.description}){differing}. Evaluate that version's agent, or omit agent_version:"
+        " changed source makes a new version; register it with --register"
     )
 
 
@@ -179,13 +177,13 @@ def _recording_notes(client: MlflowClient, version: AgentVersion, recorded: str)
         if not is_absent(error):
             raise
         return (
-            f"agent_version: the recording is of {recorded}, which is not in this MLflow store, so nothing shows that it is of {version.label}",
+            f"agent_version: the recording is of {recorded}, but this MLflow store has no such version, so nothing links it to {version.label}",
         )
     if named and source == named:
         return ()
     raise UsageError(
-        f"agent_version {version.label!r}: the recording is of another version, {recorded}, and what that did is no evidence about this one;"
-        " leave out agent_version, or run the agent"
+        f"agent_version {version.label!r}: the recording is of another version, {recorded}, so it is not evidence about this one;"
+        " omit agent_version, or run the agent"
     )
 
 
@@ -313,13 +311,13 @@ def register(report: Report | str, name: str, *, tracking_uri: str | None = None
     """
     run_id = report if isinstance(report, str) else report.run_id
     if run_id is None:
-        raise UsageError("the report was not logged in MLflow, so there is no agent version to register")
+        raise UsageError("this report was not logged to MLflow, so there is no agent version to register")
     client = connect(tracking_uri)
     with reaching_mlflow(f"the agent could not be registered as {name!r}"):
         with existing(f"run {run_id}"):
             model_id = client.get_run(run_id).data.params.get("adk_eval.model_id")
         if model_id is None:
-            raise TrackingError(f"run {run_id} does not say which agent version it evaluated")
+            raise TrackingError(f"run {run_id} does not name the agent version that it evaluated")
         try:
             client.get_registered_model(name)
         except MlflowException as error:

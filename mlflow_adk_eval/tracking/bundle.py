@@ -194,14 +194,14 @@ def load(folder: Path) -> Bundle:
         artifacts = files_in(folder / _ARTIFACTS)
         bundle = replace(_BUNDLE.validate_python(value), artifacts=artifacts)
     except FileNotFoundError as error:
-        raise UsageError(f"{folder}: no bundle of an evaluation ({Path(error.filename or folder).name} is missing)") from None
+        raise UsageError(f"{folder}: not a pending evaluation ({Path(error.filename or folder).name} is missing)") from None
     except (OSError, ValueError, TypeError, ValidationError) as error:
-        raise UsageError(f"{folder}: the bundle cannot be read: {str(error).splitlines()[0]}") from None
+        raise UsageError(f"{folder}: the pending evaluation cannot be read: {str(error).splitlines()[0]}") from None
     named = from_json(artifacts.get(MANIFEST, b"{}")).get("artifacts", {})
     hashes = {name: sha256(content) for name, content in artifacts.items() if name != MANIFEST}
     if hashes != named:
         changed = ", ".join(sorted(name for name in {*hashes, *named} if hashes.get(name) != named.get(name)))
-        raise UsageError(f"{folder}: the bundle was changed since it was written: {changed}")
+        raise UsageError(f"{folder}: the pending evaluation was changed after it was written: {changed}")
     return bundle
 
 
@@ -273,7 +273,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
     })  # fmt: skip
     (parts.folder / MANIFEST).write_bytes(manifest)
     # 5. What the run itself says.
-    sample = f"The table and the report show a sample: {rows:,} of {parts.turns:,} turns, those that did not pass first."
+    sample = f"The table and the report show a sample of {rows:,} of {parts.turns:,} turns: first those that did not pass."
     notes = (
         note_of(report, run.experiment_id, run.run_id),
         _ON_TRACES[extent].format(turns=parts.turns, count=len(records)),
@@ -392,7 +392,7 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
 
 _ON_TRACES = {
     "none": "No traces were written, as asked.",
-    "failed": "Traces cover {count:,} of {turns:,} turns, none of which passed.",
+    "failed": "Traces cover {count:,} of {turns:,} turns; all of these did not pass.",
     "all": "",
 }
 

@@ -68,7 +68,7 @@ def calibrate(
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
     run_ids = list(dict.fromkeys(map(run_id_of, listed)))
     if not run_ids:
-        raise UsageError("calibrate: no run is named")
+        raise UsageError("calibrate: name at least one run")
     with store_at(tracking_uri) as store:
         # 1. What judges decided in the runs.
         judged_runs = [judged_run(store.evidence(run_id)) for run_id in run_ids]
@@ -82,7 +82,7 @@ def calibrate(
                 names = list(dict.fromkeys(name for run in judged_runs for name in judged_criteria(run.documents.config)))
                 if len(names) != 1:
                     listed_names = ", ".join(names) or "none"
-                    raise UsageError(f"assessment {renamed!r}: it must be said of which criterion, as the judged ones are {listed_names}")
+                    raise UsageError(f"assessment {renamed!r}: name its criterion, because several are judged: {listed_names}")
                 renamed = {names[0]: renamed}
             given, notes = _human_labels(store.client, run_ids, units, renamed)
         opinions = opinions_of(given)
@@ -90,7 +90,7 @@ def calibrate(
             known = dict.fromkeys(
                 unit.criterion if unit.rubric_id is None else f"{unit.criterion}.{unit.rubric_id}" for unit in units.judged
             )
-            raise UsageError(" ".join((f"nothing is labelled: {source} has no label of {', '.join(known)}.", *notes)))
+            raise UsageError(" ".join((f"nothing is labelled: {source} has no label for {', '.join(known)}.", *notes)))
         # 3. How often the judges are wrong.
         order = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
         judged = dict(sorted(units.judged.items(), key=lambda entry: order.index((entry[0].criterion, entry[0].rubric_id))))
@@ -127,7 +127,7 @@ def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tupl
     sample = CellSample.read(first) if first else None
     if others or (first and sample is None):
         row = others[0] if others else rows[0]
-        what, wanted = row.cells.get(SAMPLE, "nothing"), "what `calibrate --sample` wrote, the same in each row"
+        what, wanted = row.cells.get(SAMPLE, "nothing"), "the value from `calibrate --sample`, the same in each row"
         raise LabelError(source, [Problem(f"{row.place}, {SAMPLE}", shown(what), wanted)])
     filled = [row for row in rows if row.cells.get("label")] if sample else rows
     reader = Reader(units)
@@ -136,7 +136,7 @@ def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tupl
     if reader.problems:
         raise LabelError(source, reader.problems)
     left = len(rows) - len(filled)
-    notes = (f"{left} of the {len(rows)} cells of the sample are not labelled; those that are stand for them",) if left else ()
+    notes = (f"{left} of the {len(rows)} verdicts in the sample are not labelled; the labelled ones represent them",) if left else ()
     return tuple(reader.labels), Path(source).name, notes, sample
 
 
@@ -159,7 +159,7 @@ def label_sheet(
         TrackingError: if MLflow cannot be reached, or a run's evidence cannot be believed.
     """
     if size < 1 or seed < 0:
-        raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 cell, and a seed of at least 0")
+        raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 verdict and a seed of at least 0")
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
     with store_at(tracking_uri) as store:
         runs_by_id = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(map(run_id_of, listed))}
@@ -249,7 +249,7 @@ def _human_labels(
         return tuple(labels), ()
     named = ", ".join(f"{shown(name)} ({count})" for name, count in list(others.items())[:_MOST_NAMED])
     hint = next(filter(None, (did_you_mean(name, meanings) for name in others)), "")
-    return tuple(labels), (f"people's assessments of other names were left out: {named}. {hint}".strip(),)
+    return tuple(labels), (f"ignored people's assessments with other names: {named}. {hint}".strip(),)
 
 
 class Labelling:
@@ -325,7 +325,7 @@ def _read(turn: Unit, info: TraceInfo, assessment: Feedback, meaning: Meaning | 
     # What is judged once for the whole case may be labelled on any of its turns.
     unit = units.find(here) or units.find(replace(here, invocation_index=None))
     if unit is None or unit.invocation_index is None:
-        return Problem(where, "a label", "none, since nothing was to be judged by it in this turn")
+        return Problem(where, "a label", "no label, because no judge had to decide it in this turn")
     passed = read_label(assessment.value, units.judged[unit])
     if isinstance(passed, str):
         return Problem(where, shown(assessment.value), passed)

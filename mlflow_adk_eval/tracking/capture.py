@@ -65,7 +65,7 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
     where = {"session": session, "run_id": run_id, "filter_string": filter_string, "experiment": experiment}
     cases = cases_of(_conversations(traces, trace_ids, where, tracking_uri, sample, seed), redact)
     if not cases:
-        raise UsageError("there is no such trace, so that nothing can be captured")
+        raise UsageError("found no such trace")
     return EvalSet(eval_set_id=eval_set_id, name=eval_set_id, eval_cases=cases, creation_timestamp=cases[-1].creation_timestamp)
 
 
@@ -75,9 +75,9 @@ def _conversations(
     named = {"traces": traces, "trace_ids": trace_ids, **where}
     given = [name for name, value in named.items() if value is not None]
     if not given:
-        raise UsageError("capture what? wanted traces, trace_ids, session, run_id, filter_string or experiment")
+        raise UsageError("name the traces to capture: --trace-id, --session, --run-id, --filter or --experiment")
     if len(given) > 1 and {"traces", "trace_ids"} & set(given):
-        raise UsageError(f"{' and '.join(given)} together make no sense; wanted one of them")
+        raise UsageError(f"{' and '.join(given)} cannot be combined; wanted one of them")
     if traces is not None:
         yield from _drawn(conversations_of(traces), sample, seed)
         return

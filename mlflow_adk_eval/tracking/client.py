@@ -64,7 +64,7 @@ def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str
         TrackingError: if MLflow cannot be reached.
     """
     client = connect(tracking_uri)
-    with reaching_mlflow(f"the page of run {run_id} is not known", HASTY), existing(f"run {run_id}"):
+    with reaching_mlflow(f"the page of run {run_id} is unknown", HASTY), existing(f"run {run_id}"):
         experiment = client.get_run(run_id).info.experiment_id
     page, uri = f"#/experiments/{experiment}/runs/{run_id}{path}", without_credentials(str(client.tracking_uri))
     if uri.startswith(("http://", "https://")):

@@ -62,12 +62,12 @@ def run_of_evidence(evidence: Evidence) -> ComparedRun:
         TrackingError: if its evidence cannot be believed.
     """
     if evidence.manifest is None and "adk_eval.manifest_sha256" not in evidence.params:
-        raise UsageError(f"run {evidence.run_id} holds no finished evaluation, so that there is nothing to compare")
+        raise UsageError(f"run {evidence.run_id} contains no finished evaluation to compare")
     examined = examine(evidence)
     if not isinstance(examined, ReadableRun):
         problems = examined.problems
         more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
-        raise TrackingError(f"run {evidence.run_id}: {'; '.join(problems[:_MAX_TOLD])}{more}, so it cannot be compared")
+        raise TrackingError(f"run {evidence.run_id} cannot be compared: {'; '.join(problems[:_MAX_TOLD])}{more}")
     return run_of_examined(examined)
 
 
@@ -218,7 +218,7 @@ def power(
     measures, earlier = _measures(now), _measures(before) if before else {}
     for name in (criteria := tuple(criteria)):
         if name not in measures:
-            raise UsageError(f"criterion {name!r}: the run has no scores of it. {did_you_mean(name, measures)}".strip())
+            raise UsageError(f"criterion {name!r}: the run has no scores for it. {did_you_mean(name, measures)}".strip())
     deciding = [name for name, summary in now.summaries().items() if summary.threshold is not None]
     chosen = list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]
     if not chosen:
@@ -242,7 +242,7 @@ def _report(run: str | Report, tracking_uri: str | None) -> Report:
     with store_at(tracking_uri) as store:
         examined = examine(store.evidence(run))
     if examined.problems or not isinstance(examined, ReadableRun):
-        raise TrackingError(f"run {run} is no evidence to compute power from: {examined.problems[0]}")
+        raise TrackingError(f"run {run} cannot be used to compute power: {examined.problems[0]}")
     return replace(examined.report, run_id=run)
 
 

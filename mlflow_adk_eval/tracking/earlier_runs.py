@@ -51,12 +51,12 @@ def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...
         UsageError: if there is no such run, it holds no evaluation, or every case passed.
         TrackingError: if MLflow cannot be reached, or the run's evidence cannot be believed.
     """
-    run = examine(_evidence(run_id, tracking_uri, "it is unknown which of its cases passed"))
+    run = examine(_evidence(run_id, tracking_uri, "its passed cases are unknown"))
     if not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be believed which of its cases passed")
+        raise TrackingError(f"run {run_id}: {run.problems[0]}, so its verdicts cannot be trusted")
     eval_ids = tuple(dict.fromkeys(case.eval_id for case in run.report.cases if case.verdict != "passed"))
     if not eval_ids:
-        raise UsageError(f"every case passed in run {run_id}, so there is none to run again")
+        raise UsageError(f"every case passed in run {run_id}, so there is nothing to run again")
     return eval_ids
 
 
@@ -65,7 +65,7 @@ def _evidence(run_id: str, tracking_uri: str | None, lacking: str) -> Evidence:
     with store_at(tracking_uri) as store:
         evidence = store.evidence(run_id)
     if evidence.manifest is None:
-        raise UsageError(f"run {run_id} holds no finished evaluation, so {lacking}")
+        raise UsageError(f"run {run_id} contains no finished evaluation, so {lacking}")
     return evidence
 
 
@@ -92,23 +92,21 @@ def earlier_run(resume: str, logged: LoggedRun, ledger: CallCache | None) -> Ear
         TrackingError: if MLflow cannot be reached.
     """
     if ledger is None:
-        raise UsageError(f"resume {resume!r}: without a ledger nothing is known of earlier runs")
+        raise UsageError(f"resume {resume!r} needs a ledger, which stores earlier runs")
     if resume == "latest":
         like = (logged.digest, logged.agent.model_id)
         run_id = next((run.run_id for run in ledger.runs() if (run.eval_set_digest, run.agent_version) == like), "")
         if not run_id:
-            raise UsageError(f"resume 'latest': the ledger {ledger.name} knows no run of this eval set with this version of the agent")
+            raise UsageError(f"resume 'latest': the ledger {ledger.name} has no run of this eval set with this agent version")
     elif (run_id := resume) not in {run.run_id for run in ledger.runs()}:
-        raise UsageError(
-            f"resume {resume!r}: the ledger {ledger.name} does not know this run; it keeps what was paid for, so resume where it is"
-        )
+        raise UsageError(f"resume {resume!r}: the ledger {ledger.name} does not have this run; use the ledger of the interrupted run")
     with reaching_mlflow("the run could not be started"), existing(f"resume {run_id!r}"):
         run = logged.client.get_run(run_id)
     params = run.data.params
     for name, what in {"adk_eval.eval_set_digest": "another eval set", "adk_eval.model_id": "another version of the agent"}.items():
         wanted = logged.params[name]
         if params.get(name) != wanted:
-            why = f"it was about {what}: {name} is {params[name]}, now {wanted}" if name in params else f"it has no parameter {name}"
+            why = f"it evaluated {what}: {name} is {params[name]}, now {wanted}" if name in params else f"it has no parameter {name}"
             raise UsageError(f"resume {run_id!r}: {why}")
     is_open = (
         "adk_eval.manifest_sha256" not in params  # nothing has been said in the run that could not be taken back
@@ -130,10 +128,10 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    evidence = _evidence(run_id, tracking_uri, "that there is nothing to judge again")
+    evidence = _evidence(run_id, tracking_uri, "there is nothing to judge again")
     opened = open_run(evidence, f"run {run_id}, {FOLDER}")
     if isinstance(opened, list):
-        raise TrackingError(f"run {run_id}: {opened[0]}, so what the agent did in it cannot be believed")
+        raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
     run, manifest = opened
     try:
         runs = _Conversations(
@@ -143,7 +141,7 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         )
         digests = _ByCase(run, lambda part: part.case_ids, lambda part, places: case_digest(part.case(places[0])))
     except InputError as error:
-        raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so what the agent did cannot be judged again") from None
+        raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so the conversations cannot be judged again") from None
     return Recording(
         runs,
         origin=Origin(
@@ -220,13 +218,13 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
         UsageError: if there is no such run, it holds no evaluation, or the file cannot be written.
         TrackingError: if MLflow cannot be reached, or the run's evidence cannot be believed.
     """
-    evidence = _evidence(run_id, tracking_uri, "that there is nothing to export")
+    evidence = _evidence(run_id, tracking_uri, "there is nothing to export")
     if evidence.params.get(_KIND) == SELF_COMPARISON:  # no evidence for the gate, but all of its cases are there
         params = {name: value for name, value in evidence.params.items() if name != _KIND}
         evidence = replace(evidence, tags={**evidence.tags, "adk_eval.status": "complete"}, params=params)
     run = examine(evidence)
     if run.problems or not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {run_id}: {run.problems[0]}, so it cannot be exported")
+        raise TrackingError(f"run {run_id} cannot be exported: {run.problems[0]}")
     report = replace(run.report, cases=run.report.cases.in_memory())
     agent, started = evidence.tags.get("adk_eval.agent_version", "") or "agent", (evidence.start_time or 0) / 1000
     if what == "eval-set":

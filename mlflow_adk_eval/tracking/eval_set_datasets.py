@@ -81,18 +81,14 @@ def push_eval_set(
         dataset_id = dataset.dataset_id
         stored = store.records(dataset_id)
         if not is_dataset_id(name) and FIELDS not in (dataset.tags or {}) and stored:
-            msg = (
-                f"dataset {name!r} has records that no eval set was pushed for, which would be deleted; to replace them, name it by its id"
-            )
+            msg = f"dataset {name!r} has records that did not come from an eval set and would be deleted; to replace them, name the dataset by its id"
             raise UsageError(f"{msg}, {dataset_id}")
         if experiment is not None:
             store.join(dataset_id, experiment_id)
         # 2. What has changed, and whether all of it has arrived.
         todo = changes(stored, wanted)
         if others := sum(not record.pushed for record in stored if record.record_id in todo.delete):
-            _logger.warning(
-                "dataset %r: %d records are deleted that were added in MLflow and are not in the eval set", dataset.name, others
-            )
+            _logger.warning("dataset %r: deleting %d records that were added in MLflow but are not in the eval set", dataset.name, others)
         present: Mapping[str, Any] = dataset.tags or {}
         stale = [key for key in present if key.startswith(FIELDS) and key not in tags]
         changed = {key: value for key, value in tags.items() if present.get(key) != value}
@@ -103,8 +99,8 @@ def push_eval_set(
         if todo or changed or stale:
             store.apply(dataset_id, todo, wanted[0] if wanted and not todo.upsert else None)
             if left := changes(store.records(dataset_id), wanted):
-                lost = f"{len(left.upsert)} of {len(wanted)} records are missing or other ones, {len(left.delete)} are too many"
-                raise TrackingError(f"dataset {dataset.name!r} ({dataset_id}) does not hold what it was given: {lost}")
+                lost = f"{len(left.upsert)} of {len(wanted)} records are missing or different, {len(left.delete)} are extra"
+                raise TrackingError(f"dataset {dataset.name!r} ({dataset_id}) was not stored correctly: {lost}")
         # 3. The dataset as MLflow's users know it, with its records if MLflow would look for them in another store.
         from mlflow.genai.datasets import EvaluationDataset  # noqa: PLC0415 - slow
 
@@ -162,7 +158,7 @@ def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: 
     """
     named = dataset if isinstance(dataset, str) else getattr(dataset, "dataset_id", None)
     if not isinstance(named, str):
-        raise UsageError(f"a dataset is its name, its id or MLflow's object, not {shown(dataset)}")
+        raise UsageError(f"dataset: wanted a name, an id or MLflow's object, not {shown(dataset)}")
     client = connect(tracking_uri)
     with reaching_mlflow(f"dataset {named!r} could not be read"):
         store = DatasetStore(client)
@@ -180,7 +176,7 @@ def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: 
     try:  # one that was never pushed is called what the dataset is
         empty = EvalSet.model_validate({**(json.loads(text) if text else {"eval_set_id": stored.name}), "eval_cases": ()})
     except (ValueError, TypeError) as error:
-        raise EvalSetError(source, [Problem(f"tag {FIELDS}", f"something else than was pushed ({error})", "it untouched")]) from None
+        raise EvalSetError(source, [Problem(f"tag {FIELDS}", f"something other than a pushed case ({error})", "it untouched")]) from None
     return empty.model_copy(update={"eval_cases": cases_of(records, source)})
 
 
@@ -191,7 +187,7 @@ def _fields_tags(eval_set: EvalSet) -> dict[str, str]:
     try:
         text = json.dumps(fields, allow_nan=False)
     except ValueError:
-        problem = Problem("$", "a number that JSON does not have", "finite numbers")
+        problem = Problem("$", "a number that JSON does not support", "finite numbers")
         raise EvalSetError(f"eval set {eval_set.eval_set_id!r}", [problem]) from None
     return {_chunk(index): text[start : start + _TAG_SIZE] for index, start in enumerate(range(0, len(text), _TAG_SIZE), 1)}
 

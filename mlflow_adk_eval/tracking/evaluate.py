@@ -337,9 +337,7 @@ class LoggedEvaluation:
         if self._ledger:
             self._ledger.release(self._scope)
             run_id = self._logged.run.run_id
-            _logger.warning(
-                "what is finished is kept: the same command with --resume %s goes on from there (in Python: resume=%r)", run_id, run_id
-            )
+            _logger.warning("finished work is saved: resume with the same command and --resume %s (in Python: resume=%r)", run_id, run_id)
 
     def _finish(self, report: Report) -> tuple[Report, Bundle]:
         """Log the report with what there is to note, and let the ledger know."""
@@ -352,8 +350,8 @@ class LoggedEvaluation:
         before, now = self._source.said_version, _said_version(planned.executor.agent)
         if now not in ("", before):
             changed = (
-                f"the agent said that it is {f'version {before}' if before else 'no version'} before the evaluation and version {now} after"
-                " it, so the evaluation is about neither"
+                f"the agent reported {f'version {before}' if before else 'no version'} before the evaluation and version {now} after"
+                " it, so the evaluation counts for neither"
             )
             report = replace(report, notes=(*report.notes, changed))
             logged.target = replace(logged.target, status=AGENT_CHANGED if logged.target.status == "complete" else logged.target.status)
@@ -511,19 +509,19 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
         if given is None and not pinned:
             name = what.replace(" ", "_")
             raise UsageError(
-                f"the {what} is only known from the candidate's run; give it with {option} or make_reevaluator({name}=...),"
+                f"the {what} is known only from the candidate's run; give it with {option} or make_reevaluator({name}=...),"
                 f" or pin it in the policy: {name}: {{digest: {run}}}"
             )
         if given not in (None, run):
             raise UsageError(
-                f"the digest of the {what} that you gave is {given}, that of the candidate's run {run}; give the {what} by which the"
-                " candidate was evaluated, or evaluate the candidate again"
+                f"the digest of your {what} is {given}, but the candidate's run has {run}; give the {what} of the candidate's run,"
+                " or evaluate the candidate again"
             )
     if config is None and (endpoints := endpoints_in(request.config)):
         path, host = endpoints[0]
         raise UsageError(
-            f"the config of the candidate's run says at {path}{f' ({host})' if host else ''} where or how requests are sent, which is only"
-            " taken from you; give the config with --config-file-path FILE or make_reevaluator(config=...)"
+            f"the config of the candidate's run sets at {path}{f' ({host})' if host else ''} where or how to send requests; only your own"
+            " config may do that: give it with --config-file-path FILE or make_reevaluator(config=...)"
         )
 
 
@@ -534,17 +532,19 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
         UsageError: if that says nothing about the candidate's cases.
     """
     if not request.run_id:
-        raise UsageError(f"there is no run of {request.agent_version} to judge again; name the agent, to be run anew")
+        raise UsageError(f"{request.agent_version} has no run to judge again; name its agent to run it instead")
     with store_at(tracking_uri) as store:
         run = examine(store.evidence(request.run_id))
     if not isinstance(run, ReadableRun):
         state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
         why = next(problem for problem in run.problems if problem not in state)
-        raise UsageError(f"what it did in run {request.run_id} cannot be judged again, since {why}; name the agent, to be run anew")
+        raise UsageError(f"its conversations in run {request.run_id} cannot be judged again: {why}; name its agent to run it instead")
     documents = run.documents
     missing = few(_unplayed(request, documents), limit=4)
     if missing:
-        raise UsageError(f"what it did in run {request.run_id} is not enough: {'; '.join(missing)}; name the agent, to be run anew")
+        raise UsageError(
+            f"its conversations in run {request.run_id} are not enough: {'; '.join(missing)}; name its agent to run it instead"
+        )
     return recording_of_run(request.run_id, tracking_uri), min(request.num_runs, documents.num_runs)
 
 
@@ -555,13 +555,13 @@ def _unplayed(request: ReevaluationRequest, then: Documents) -> Iterator[str]:
     for case in request.eval_set.eval_cases:
         before = known.get(case.eval_id)
         if before is None:
-            yield f"it never had case {case.eval_id!r}"
+            yield f"it never ran case {case.eval_id!r}"
         elif _asked(before) != _asked(case):
-            yield f"case {case.eval_id!r} asks for something else now"
+            yield f"case {case.eval_id!r} has different user messages now"
         elif then.config.environment_of(case.eval_id) != now.environment_of(case.eval_id):
-            yield f"case {case.eval_id!r} has another tool environment now"
+            yield f"case {case.eval_id!r} has a different tool environment now"
         elif case.conversation is None and then.config.user_simulator_config != now.user_simulator_config:
-            yield f"the user of case {case.eval_id!r} is played in another way now"
+            yield f"case {case.eval_id!r} has a different simulated user now"
 
 
 def _asked(case: EvalCase) -> list[Any]:

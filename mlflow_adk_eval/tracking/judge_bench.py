@@ -131,13 +131,13 @@ def judge_bench(
         JudgeError: if a judge cannot be had.
     """
     if (run is None) != (labels is None) or (run is not None and items is not None):
-        raise UsageError("judge_bench: wanted items, or labels with the run that they are about")
+        raise UsageError("judge_bench: wanted items, or labels together with their run")
     if not judges or votes < 1 or "judge" in judging:
         raise UsageError("judge_bench: wanted at least one judge, and at least one vote")
     bench = bench_set(*load_items(items)) if run is None or labels is None else _labelled_cells(run, labels, tracking_uri)
     contenders = [contender_of(judge, votes) for judge in judges]
     if twice := [name for name, count in Counter(one.name for one in contenders).items() if count > 1]:
-        raise UsageError(f"judge_bench: {twice[0]} twice; give one of them other settings, or another name")
+        raise UsageError(f"judge_bench: {twice[0]} is repeated; change the settings or the name of one")
     scores, answers = list[JudgeScore](), list[dict[str, Any]]()
     for contender in contenders:
         report = score(bench.eval_set, bench.actual, asked_with(bench.config, contender), **judging | {"judge": contender.judge})
@@ -162,7 +162,7 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
         if opinion.passed is not None and unit.rubric_id is None and unit.run_index == 0 and unit.criterion in judged
     )
     if not cells:
-        raise UsageError(f"judge_bench: {source} labels no cell that a judge decided in the first run of a case")
+        raise UsageError(f"judge_bench: {source} labels no verdict of a judge in the first run of a case")
     wanted: dict[str, set[str]] = {}
     for cell in cells:
         wanted.setdefault(cell.eval_id, set()).add(cell.criterion)
@@ -273,7 +273,7 @@ def _bias(decided: Sequence[tuple[BenchCell, bool]], differs: str, confidence: f
 
 def _logged(bench: JudgeBench, experiment: str, tracking_uri: str | None) -> JudgeBench:
     client = connect(tracking_uri)
-    with reaching_mlflow("the results of the judges could not be kept"):
+    with reaching_mlflow("the judges' results could not be logged"):
         run = client.create_run(experiment_of(client, experiment), run_name=f"judges on {bench.source}"[:_LONGEST])
         run_id = str(run.info.run_id)
         metrics, params = list[Metric](), [Param("items", bench.source[:_LONGEST])]

@@ -202,7 +202,7 @@ class LoggedRun:
         """Create the run, go on with one, or go into one that somebody else has opened and will end; return it as MLflow has it."""
         target, client, eval_set_id, started_ms = self.target, self.client, self.eval_set.eval_set_id, time.time_ns() // 1_000_000
         upload = f"mlflow-adk-eval upload {target.pending_folder or PENDING}/<the id of this run>"
-        where = f"This evaluation runs on {socket.gethostname()}. Should it have ended there without a result here, MLflow or its process was gone then"
+        where = f"This evaluation runs on {socket.gethostname()}. If it ended without a result here, MLflow or the process failed"
         note = fitted(f"{where}: finish it there with `{upload}`", LONGEST_TAG)
         tags = {
             "mlflow.runType": _RUN_TYPE,
@@ -227,9 +227,7 @@ class LoggedRun:
             if status != "RUNNING" or stage != "active":
                 raise UsageError(f"run {target.run_id!r} is not open: its status is {status}, its stage {stage}")
             if "adk_eval.status" in opened.data.tags:
-                raise UsageError(
-                    f"run {target.run_id!r} holds an evaluation already, and its parameters cannot be written twice; start another run"
-                )
+                raise UsageError(f"run {target.run_id!r} already contains an evaluation; start another run")
             new = {name: value for name, value in tags.items() if name not in opened.data.tags}
             log_in_batches(client, target.run_id, tags={**new, "mlflow.runType": _RUN_TYPE})
         else:
@@ -278,9 +276,9 @@ class LoggedRun:
 
     def _mark(self, status: str, error: BaseException) -> None:
         """Mark the run as one that did not come to its end, if MLflow can still be reached."""
-        run_id, note = self.run.run_id, {} if self.run.joined else {NOTE: f"This evaluation came to nothing: {message_of(error)}"}
+        run_id, note = self.run.run_id, {} if self.run.joined else {NOTE: f"This evaluation failed: {message_of(error)}"}
         try:
-            with reaching_mlflow(f"run {run_id} could not be marked as {status}, and may say RUNNING for good", HASTY):
+            with reaching_mlflow(f"run {run_id} could not be marked as {status} and may show RUNNING forever", HASTY):
                 when_there_is_room(lambda: log_in_batches(self.client, run_id, tags={"adk_eval.status": "failed", **note}))
                 if not self.run.joined:
                     when_there_is_room(lambda: self.client.set_terminated(run_id, status))
@@ -313,14 +311,14 @@ class LoggedRun:
         bundle = replace(bundle, params={**bundle.params, **prompts, **kind}, status=status)
         if status == SELF_COMPARISON and self.target.status != status:
             _logger.warning(
-                "what the agent did is what the eval set expects, word for word: compared with itself, it proves nothing to the gate"
+                "self-comparison: the agent's conversations equal the expected ones in every detail, so the gate refuses this run"
             )
         if self._signer:
             bundle = self._signed(bundle, self._signer)
         with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it
             bundle.save_briefly(self._pending)
         try:
-            with reaching_mlflow("MLflow could not take the evaluation"):
+            with reaching_mlflow("MLflow could not store the evaluation"):
                 when_there_is_room(lambda: finish_run(self.client, bundle, ends=not self.run.joined))
         except AdkEvalError as error:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
@@ -379,8 +377,8 @@ class LoggedRun:
             AttestationError: in that case.
         """
         if self.unattested:
-            what = f"run {self.run.run_id} holds all of the evaluation, but no attestation"
-            raise AttestationError(f"{self.unattested}\n{what}: a policy that demands one needs another run")
+            what = f"run {self.run.run_id} is complete but has no attestation"
+            raise AttestationError(f"{self.unattested}\n{what}: a policy that requires one needs another run")
 
     def _with_prompts(self, report: Report) -> tuple[Report, Mapping[str, str]]:
         """Register the prompts and return the parameters that name them; an evaluation is not given up for their sake."""
@@ -400,19 +398,19 @@ class LoggedRun:
         try:
             bundle.save(folder)
         except OSError as error:
-            return f"Nor could it be kept in {folder}: {error}"
+            return f"It could not be saved in {folder} either: {error}"
         with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
             tags = self.client.get_run(run_id).data.tags
             status = "partial" if tags.get("adk_eval.status") == "partial" else "pending"
-            where = f"all of it is kept on {socket.gethostname()} in `{folder}`; there, finish with `mlflow-adk-eval upload {folder}`"
+            where = f"everything is saved on {socket.gethostname()} in `{folder}`; finish there with `mlflow-adk-eval upload {folder}`"
             note = [_without_pending(tags.get(NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
             log_in_batches(
                 self.client, run_id, tags={"adk_eval.status": status, NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
             )
-        return f"Everything is kept in {folder}. Once MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
+        return f"Everything is saved in {folder}. When MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
 
 
-_PENDING = "MLflow could not take all of this evaluation"
+_PENDING = "MLflow could not store all of this evaluation"
 """How the note of a run begins that waits for its upload."""
 
 
@@ -446,7 +444,7 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         folders = sorted({path.rpartition("/")[0] for path in sent})
         stored = {file.path: file.file_size for folder in folders for file in client.list_artifacts(run.run_id, folder) if not file.is_dir}
         if lost := next((path for path, size in sent.items() if path not in stored or stored[path] not in (size, None)), None):
-            raise TrackingError(f"MLflow accepted the artifact {lost}, but has not stored it. Is there a login page before the server?")
+            raise TrackingError(f"MLflow accepted the artifact {lost} but did not store it. Does a login page answer in its place?")
     # 2. Parameters and metrics; these at the same time at each attempt, so that MLflow recognises what it has.
     values = [(name, value, 0) for name, value in bundle.metrics.items()]
     values += [(name, value, step) for name, series in bundle.series.items() for step, value in enumerate(series, 1)]
@@ -510,8 +508,8 @@ def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
     bundle = load(Path(folder))
     client = connect(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or bundle.run.tracking_uri)
     run_id, begun = bundle.run.run_id, bundle.run.tracking_uri
-    elsewhere = f" (begun at {begun}, which --tracking-uri can name)" if begun not in (None, client.tracking_uri) else ""
-    with reaching_mlflow(f"run {run_id} could not be finished, and {folder} still holds it"):
+    elsewhere = f" (started at {begun}; try that as --tracking-uri)" if begun not in (None, client.tracking_uri) else ""
+    with reaching_mlflow(f"run {run_id} could not be finished; {folder} still contains it"):
         with existing(f"run {run_id}{elsewhere}"):
             client.get_run(run_id)
         when_there_is_room(lambda: finish_run(client, bundle))

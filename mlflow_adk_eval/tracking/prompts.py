@@ -63,11 +63,11 @@ def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: st
     same = (prompt for prompt in (_versions(client, name) if known else ()) if prompt.tags.get(HASH) == sha256)
     prompt = next((prompt for prompt in same if ours is None or prompt.template == ours.text), None)
     if prompt is None and ours is None:
-        raise TrackingError(f"prompt {named} ({sha256}) is not in MLflow's registry, and not what this version of the package has")
+        raise TrackingError(f"prompt {named} ({sha256}) is neither in MLflow's registry nor in this version of the package")
     listed = [entry for entry in (known.tags if known else {}).get(_EXPERIMENTS, "").split(",") if entry]
     experiments = f",{','.join((*listed, experiment_id))},"
     if known is None:
-        client.create_prompt(name, description="What a judge of mlflow-adk-eval is told", tags={_EXPERIMENTS: experiments})
+        client.create_prompt(name, description="Prompt of an mlflow-adk-eval judge", tags={_EXPERIMENTS: experiments})
     elif experiment_id not in listed:
         client.set_prompt_tag(name, _EXPERIMENTS, experiments)
     if prompt or ours is None:
@@ -75,7 +75,7 @@ def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: st
     tags = {HASH: sha256, "adk_eval.version": ours.version, "adk_eval.package_version": version("mlflow-adk-eval")}
     created = client.create_prompt_version(name, ours.text, description=f"{ours.name}, version {ours.version}", tags=tags)
     if created.template != ours.text:
-        raise TrackingError(f"MLflow has stored prompt {name!r}, version {created.version}, with another text than it was given")
+        raise TrackingError(f"MLflow has stored prompt {name!r}, version {created.version}, with a different text")
     return created
 
 

@@ -181,7 +181,7 @@ def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
     """Yield the verdict and each deciding cell. Mere information would hide them: MLflow shows only three by itself."""
     if verdict == "undecided":
-        yield Assessed(name=PASSED, code=_NOT_EVALUATED, error="not every criterion was evaluated")
+        yield Assessed(name=PASSED, code=_NOT_EVALUATED, error="some criteria were not evaluated")
     elif verdict is not None:
         yield Assessed(name=PASSED, value=verdict == "passed")
     for result in case.results:

@@ -197,9 +197,9 @@ class TraceRequests:
             if extra_s > _DEAR_S:
                 in_all_s = extra_s * traces
                 _logger.warning(
-                    "MLflow at %s takes %.1f s to check the password of each request, %s for %s traces:"
-                    " write fewer (`--traces failed`, or `--traces 0` for none), or have auth_cache_ttl_seconds set in the"
-                    " basic_auth.ini of the server",
+                    "MLflow at %s takes %.1f s to check the password on each request, %s for %s traces:"
+                    " log fewer (`--traces failed`, or `--traces 0` for none), or ask for auth_cache_ttl_seconds in the"
+                    " server's basic_auth.ini",
                     without_credentials(creds.host),
                     extra_s,
                     f"{in_all_s:.0f} s" if in_all_s < _LONG_S else f"{in_all_s / 60:.0f} min",
@@ -237,4 +237,4 @@ def _check(response: Any, endpoint: str) -> None:
         except ValueError:
             good = False
     if not good:
-        raise MlflowException(f"{endpoint} was answered by something that is no answer of MLflow: {response.text[:80]!r}")
+        raise MlflowException(f"{endpoint} did not answer like MLflow: {response.text[:80]!r}")

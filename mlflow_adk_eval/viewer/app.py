@@ -97,7 +97,7 @@ class Viewer:
 
     def problem(self, request: Request, error: AdkEvalError) -> Response:
         """Return the page that says what went wrong."""
-        status, title = (404, "Not found") if isinstance(error, UsageError) else (502, "Cannot be shown")
+        status, title = (404, "Not found") if isinstance(error, UsageError) else (502, "Page unavailable")
         return self.rendered(request, "problem.html.j2", title, status, message=str(error))
 
     def mlflow(self, row: RunRow, tab: str = "") -> str:
@@ -153,7 +153,7 @@ class Viewer:
             started = {row.run_id: row.started for row in self.store.rows(fresh=False)}
             run_ids.sort(key=lambda run_id: started[run_id] if run_id in started else datetime.max.replace(tzinfo=UTC))
         if not 1 < len(run_ids) <= MOST_COMPARED:
-            message = f"{counted(len(run_ids), 'run')} chosen; tick from 2 to {MOST_COMPARED} on the page Runs."
+            message = f"{counted(len(run_ids), 'run')} selected; select 2 to {MOST_COMPARED} on the Runs page."
             return self.rendered(request, "problem.html.j2", "Compare", 400, message=message)
         rest = [pair for pair in query.params if pair[0] not in ("run", "order")]
         asked = Query(query.path, [*(("run", run_id) for run_id in run_ids), *rest])
@@ -177,7 +177,7 @@ class Viewer:
         async for part in request.stream():
             body += part
             if len(body) > _LONGEST_FORM:
-                return PlainTextResponse("The form is too long.", 413)
+                return PlainTextResponse("The form is too large.", 413)
         request.state.form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
         return await run_in_threadpool(self._keep_label, request)
 
@@ -234,7 +234,7 @@ class _SameOrigin:
         app = self._app
         site = headers.get(b"sec-fetch-site", "same-origin")
         if scope["method"] not in ("GET", "HEAD") and (origin != headers.get(b"host", "") or site != "same-origin"):
-            app = PlainTextResponse("This was not sent by a page of the viewer.", 403)
+            app = PlainTextResponse("This request did not come from a viewer page.", 403)
 
         async def safe(message: Any) -> None:
             if message["type"] == "http.response.start":

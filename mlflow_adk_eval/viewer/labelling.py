@@ -63,9 +63,9 @@ def labelled(labelling: Labelling, form: Mapping[str, str]) -> tuple[Unit, bool,
     """
     unit = next((unit for unit in labelling.units if key_of(unit) == form.get("cell")), None)
     if unit is None:
-        raise UsageError("The label is about no cell of this run that a judge decided.")
+        raise UsageError("No judge decided this turn and criterion in this run.")
     if form.get("label") not in ("pass", "fail"):
-        raise UsageError(f"The label is {form.get('label', '')!r}; wanted pass or fail.")
+        raise UsageError(f"Found the label {form.get('label', '')!r}; wanted pass or fail.")
     return unit, form["label"] == "pass", form.get("reason", "").strip()[:_LONGEST_REASON]
 
 

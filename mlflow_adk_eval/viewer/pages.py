@@ -213,7 +213,7 @@ def _thresholds_asked(opened: OpenRun, query: Query) -> dict[str, float]:
         if criterion == name:
             continue
         if criterion not in config.thresholds():
-            raise UsageError(f"{name}: no criterion of that name decides in this run; wanted {', '.join(config.thresholds())}")
+            raise UsageError(f"{name}: not a criterion with a threshold in this run; wanted {', '.join(config.thresholds())}")
         try:
             value = float(text)
         except ValueError:
@@ -330,7 +330,7 @@ def case_file(opened: OpenRun, place: int, query: Query) -> EvalSet:
         turn = query.number("turn", 0)
         conversation = tuple(case.actual)[: turn or None]
         if not conversation:
-            raise UsageError(f"case {case.eval_id!r}: the agent said nothing, so there is nothing to save")
+            raise UsageError(f"case {case.eval_id!r}: the agent did not answer, so there is nothing to save")
         eval_id = f"{case.eval_id}_turn_{turn}" if turn else case.eval_id
         changes = {"eval_id": eval_id, "conversation": conversation, "conversation_scenario": None, "final_session_state": None}
         planned = planned.model_copy(update=changes)

@@ -13,13 +13,13 @@ import click
 
 PATH = "/adk-eval"
 _REFUSED = {
-    "MLFLOW_AUTH_CONFIG_PATH": "users have permissions of their own there, which the viewer would pass by",
-    "MLFLOW_ENABLE_WORKSPACES": "runs belong to workspaces there, which the viewer does not tell apart",
+    "MLFLOW_AUTH_CONFIG_PATH": "the viewer would bypass its users' permissions",
+    "MLFLOW_ENABLE_WORKSPACES": "the viewer does not separate its workspaces",
 }
 
 for _name, _why in _REFUSED.items():
     if os.environ.get(_name, "").lower() not in ("", "false", "0"):
-        raise click.ClickException(f"--app-name adk-eval does not go with {_name}: {_why}. Use `mlflow-adk-eval view`.")
+        raise click.ClickException(f"--app-name adk-eval does not work with {_name}: {_why}. Use `mlflow-adk-eval view`.")
 
 
 def app() -> Any:
@@ -29,7 +29,7 @@ def app() -> Any:
         RuntimeError: if the server does not serve ASGI applications.
     """
     if os.environ.get("_MLFLOW_SGI_NAME") != "uvicorn":
-        raise RuntimeError("--app-name adk-eval needs uvicorn, MLflow's default: leave out --gunicorn-opts and --waitress-opts")
+        raise RuntimeError("--app-name adk-eval needs uvicorn, MLflow's default: remove --gunicorn-opts and --waitress-opts")
     from starlette.responses import RedirectResponse  # noqa: PLC0415 - see above
     from starlette.routing import Mount, Route  # noqa: PLC0415
 

@@ -262,7 +262,7 @@ class RunStore:
         """Return a run whose evidence is examined; `again`: also if it was examined before.
 
         Raises:
-            UsageError: if there is no such run, or it holds no finished evaluation.
+            UsageError: if there is no such run, or it contains no finished evaluation.
             TrackingError: if MLflow cannot be reached, or its evidence cannot be read.
         """
         if again or run_id not in self._open:
@@ -272,7 +272,7 @@ class RunStore:
             row, evidence = self._begun.pop(run_id)
             run = examine(evidence)
             if not isinstance(run, ReadableRun):
-                raise TrackingError(f"run {run_id}: {'; '.join(run.problems[:3])}, so it cannot be shown")
+                raise TrackingError(f"run {run_id} cannot be shown: {'; '.join(run.problems[:3])}")
             self._open[run_id] = OpenRun(row, run)
         return _latest(self._open, run_id)
 
@@ -280,7 +280,7 @@ class RunStore:
         """Return the first case runs, up to `most`, of a run that takes long to examine and was not yet; else ``None``.
 
         Raises:
-            UsageError: if there is no such run, or it holds no finished evaluation.
+            UsageError: if there is no such run, or it contains no finished evaluation.
             TrackingError: if MLflow cannot be reached.
         """
         if run_id in self._open:
@@ -296,14 +296,14 @@ class RunStore:
             evidence = store.evidence(run_id)
             row = row_of(store.client.get_run(run_id))
         if evidence.manifest is None:
-            raise UsageError(f"run {run_id} holds no finished evaluation")
+            raise UsageError(f"run {run_id} contains no finished evaluation")
         return row, evidence
 
     def labelling(self, run_id: str, labeller: str) -> tuple[JudgedRun, Labelling]:
         """Return what judges decided in a run, and what a person has labelled of it.
 
         Raises:
-            UsageError: if there is no such run, or it holds no finished evaluation.
+            UsageError: if there is no such run, or it contains no finished evaluation.
             TrackingError: if MLflow cannot be reached, or the run's evidence does not hold.
         """
         opened = self.open(run_id)
@@ -321,14 +321,14 @@ class RunStore:
             TrackingError: if MLflow cannot be reached.
         """
         _, labelling = self.labelling(run_id, labeller)
-        with reaching_mlflow("The label could not be kept"):
+        with reaching_mlflow("The label could not be saved"):
             labelling.add(unit, passed=passed, reason=reason)
 
     def compared(self, run_id: str, other: str) -> Comparison:
         """Return what changed from one run to another.
 
         Raises:
-            UsageError: if there is no such run, or it holds no finished evaluation.
+            UsageError: if there is no such run, or it contains no finished evaluation.
             TrackingError: if MLflow cannot be reached, or their evidence cannot be read.
         """
         before, after = self.open(run_id), self.open(other)

@@ -127,7 +127,7 @@ def test_an_injection_has_one_effect(injection: Any, said: str) -> None:
         ({"on_calls": 1}, "1; a list"),
         ({"random_seed": "x"}, "'x'; a whole number"),
         ({"match_args": ["Bern"]}, "a list of 1; an object"),
-        ({"match_args": {"day": dt.date(2026, 1, 1)}}, "an object that is no JSON (Object of type date is not JSON serializable); an object of JSON values"),
+        ({"match_args": {"day": dt.date(2026, 1, 1)}}, "an object that is not JSON (Object of type date is not JSON serializable); an object of JSON values"),
     ],
 )  # fmt: skip
 def test_numbers_are_in_range_and_values_are_json(field: dict[str, Any], said: str) -> None:
@@ -147,7 +147,7 @@ def test_the_place_in_a_list_is_told() -> None:
     found = problems_of(injecting(book=ERROR | {"on_calls": [0, -1]}, find={"injected_error": {"error_message": 3}}))
     assert found == {
         f"{AT}[0].injection_configs[0].on_calls[1]": "-1; a number of at least 0",
-        f"{AT}[1].injection_configs[0].injected_error.injected_http_error_code": "nothing; this field, which is required",
+        f"{AT}[1].injection_configs[0].injected_error.injected_http_error_code": "nothing; this required field",
         f"{AT}[1].injection_configs[0].injected_error.error_message": "3; a string",
     }
 
@@ -156,7 +156,7 @@ def test_each_tool_has_a_name_and_something_that_happens_and_stands_there_once()
     assert problems_of({"tool_simulation_configs": []}) == {AT: "an empty list; at least one tool"}
     assert problems_of(injecting(book=[])) == {f"{AT}[0].injection_configs": "an empty list; at least one injection"}
     assert problems_of({"tool_simulation_configs": [{"tool_name": "book"}]}) == {
-        f"{AT}[0].injection_configs": "nothing; this field, which is required"
+        f"{AT}[0].injection_configs": "nothing; this required field"
     }
     assert problems_of(injecting(**{" ": ERROR})) == {f"{AT}[0].tool_name": "' '; the name of a tool"}
     twice = {"tool_simulation_configs": injecting(book=ERROR, find=ERROR)["tool_simulation_configs"] * 2}
@@ -197,7 +197,7 @@ def test_answers_that_a_model_makes_up_are_refused(strategy: Any) -> None:
     assert list(found) == ["$.environment_simulation_config.tool_simulation_configs[0].mock_strategy_type"] + [
         f"$.environment_simulation_config.{name}" for name in ("simulation_model", "environment_data")
     ]
-    assert all(said.endswith("write what the tool is to answer as an injected_response") for said in found.values())
+    assert all(said.endswith("set a fixed answer as injected_response") for said in found.values())
 
 
 @pytest.mark.parametrize("nothing", [None, 0, "MOCK_STRATEGY_UNSPECIFIED"])

@@ -101,9 +101,7 @@ def test_whole_cases_may_be_labelled_instead_of_turns(run: Report, store: str) -
     assert found.criteria[MATCH].level == "case"
     assert found.criteria[MATCH].sample == judged_sample(run.cases, MATCH, "case")
     assert (found.criteria[MATCH].true_passes, found.criteria[MATCH].true_failures) == (2, 1)
-    with pytest.raises(
-        LabelError, match=f"{MATCH}: found labels of whole cases, and of turns of cases with several; wanted labels of one kind"
-    ):
+    with pytest.raises(LabelError, match=f"{MATCH}: found labels for whole cases and for single turns; wanted one kind of label"):
         calibrated(run, store, [*rows, {"eval_id": "good_1", "invocation_index": 1, "criterion": MATCH, "label": "yes"}])
     mixed = calibrated(run, store, [*rows, {"eval_id": "bad_1", "invocation_index": 0, "criterion": MATCH, "label": "no"}])
     assert mixed.criteria[MATCH].true_failures == 2  # that case has one turn, so that both is the same
@@ -134,19 +132,19 @@ def test_a_run_that_cannot_be_believed_is_refused(store: str) -> None:
     spoilt, forged = evaluated(store), evaluated(store)
     client = MlflowClient(store)
     client.log_text(spoilt.run_id or "", "{}", "adk_eval/config.json")
-    with pytest.raises(TrackingError, match=r"cannot be believed: the artifact adk_eval/config.json was changed after the run"):
+    with pytest.raises(TrackingError, match=r"cannot be trusted: the artifact adk_eval/config.json was changed after the run"):
         calibrated(spoilt, store)
     client.set_tag(forged.run_id or "", "adk_eval.status", "partial")
-    with pytest.raises(UsageError, match="cannot be calibrated: the run holds only part of the evaluation"):
+    with pytest.raises(UsageError, match="cannot be calibrated: the run contains only part of the evaluation"):
         calibrated(forged, store)
     with pytest.raises(UsageError, match="does not exist"):
         calibrate("0" * 32, labels(), tracking_uri=store)
-    with pytest.raises(UsageError, match="no run is named"):
+    with pytest.raises(UsageError, match="name at least one run"):
         calibrate([], labels(), tracking_uri=store)
 
 
 def test_nothing_labelled_is_an_error(run: Report, store: str) -> None:
-    with pytest.raises(UsageError, match=f"nothing is labelled: labels has no label of {MATCH}, {RUBRICS}, "):
+    with pytest.raises(UsageError, match=f"nothing is labelled: labels has no label for {MATCH}, {RUBRICS}, "):
         calibrated(run, store, [])
 
 
@@ -159,10 +157,8 @@ def test_labels_chosen_by_verdict_give_no_corrected_rate(store: str) -> None:
     ]
     rows += [row | {"run_index": 0} for row in labels(only=lambda eval_id, index: eval_id == "good_0")]
     found = calibrated(run, store, rows)
-    assert found.criteria[MATCH].selection.startswith(
-        "people labelled 2 of the 72 cells that the judge passed, but 42 of the 42 that it failed"
-    )
-    assert any("label cells drawn at random" in remark for remark in remarks(found))
+    assert found.criteria[MATCH].selection.startswith("people labelled 2 of 72 passes but 42 of 42 failures")
+    assert any("label a random sample" in remark for remark in remarks(found))
     assert "cannot be used: people labelled" in calibration_problems(found, params_of(run, store), MATCH)[0]
 
 
@@ -225,17 +221,17 @@ def test_a_calibration_is_of_the_judge_of_its_own_run(run: Report, store: str) -
 def test_another_judge_threshold_or_prompt_is_noticed(run: Report, store: str, key: str) -> None:
     found, params = calibrated(run, store), params_of(run, store)
     (changed,) = calibration_problems(found, {**params, f"{key}.{MATCH}": "other"}, MATCH)
-    assert changed.startswith(f"the calibration is of another judge of {MATCH}: {key}.{MATCH} was ")
-    assert changed.endswith("and in this run it is 'other'")
+    assert changed.startswith(f"the calibration is of a different judge for {MATCH}: {key}.{MATCH} was ")
+    assert changed.endswith("but is 'other' in this run")
     del params[f"{key}.{MATCH}"]
     (missing,) = calibration_problems(found, params, MATCH)
-    assert missing.endswith("and in this run it is absent")
+    assert missing.endswith("but is absent in this run")
 
 
 def test_a_criterion_without_labels_is_noticed(run: Report, store: str) -> None:
     found = calibrated(run, store)
-    assert calibration_problems(found, {}, RUBRICS) == [f"the calibration has no labels of {RUBRICS}; it has those of {MATCH}"]
-    assert corrected_of(found, run.cases, RUBRICS) == f"the calibration has no labels of {RUBRICS}"
+    assert calibration_problems(found, {}, RUBRICS) == [f"the calibration has no labels for {RUBRICS}; it has labels for {MATCH}"]
+    assert corrected_of(found, run.cases, RUBRICS) == f"the calibration has no labels for {RUBRICS}"
 
 
 def test_other_rubrics_or_settings_make_another_judge(run: Report, store: str) -> None:
@@ -243,7 +239,7 @@ def test_other_rubrics_or_settings_make_another_judge(run: Report, store: str) -
     found, params = calibrated(run, store, rows), params_of(run, store)
     value = json.loads(json.dumps(CONFIG))
     value["criteria"][RUBRICS]["rubrics"][0]["rubric_content"]["text_property"] = "The answer is long."
-    problem = f"the calibration is of another judge of {RUBRICS}: its settings, such as rubrics or model options, were not the same"
+    problem = f"the calibration is of a different judge for {RUBRICS}: its settings differ, such as rubrics or model options"
     assert calibration_problems(found, params, RUBRICS, load_config(value)) == [problem]
     assert calibration_problems(found, params, RUBRICS, load_config(CONFIG)) == []
 
@@ -311,10 +307,10 @@ def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, 
     result = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert result.exit_code == 0, result.output
     shown = re.sub(r"\s+", " ", result.stdout)
-    assert "Judges against people: 40 labels of 1 run, 95% intervals" in shown
+    assert "Judges compared with people: 40 labels in 1 run, 95% intervals" in shown
     assert f"│ {MATCH} │ labelled │ 19 │ │ │ │ │ agreement │ 89% │ 68% to 97% │ │" in shown
     assert "│ sensitivity │ 92% │ 61% to 99% │ 11 of 12 │" in shown
-    assert f"{MATCH}: 1 labelled cell without a score from the judge, left out" in shown
+    assert f"{MATCH}: 1 labelled turn without a verdict from the judge, left out" in shown
     assert "for intervals of ±0.1, label about" in shown
     assert f", {MATCH}: fail by people, pass by the judge: score 1; valid 1:0: it is bad blind" in shown
     assert "pass by people, fail by the judge: it is good strict" in shown
@@ -358,10 +354,10 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--assessment", "a", "--assessment", "b"], "--assessment a: with several, each must be CRITERION=NAME"),
+        (["--assessment", "a", "--assessment", "b"], "--assessment a: to give several, write each as CRITERION=NAME"),
         (["--assessment", "=b"], "--assessment: wanted NAME or CRITERION=NAME"),
-        (["--assessment", "correct"], "must be said of which criterion"),
-        (["--assessment", f"{MATCH}=correct"], "nothing is labelled: mlflow has no label of"),
+        (["--assessment", "correct"], "name its criterion"),
+        (["--assessment", f"{MATCH}=correct"], "nothing is labelled: mlflow has no label for"),
         (["-o", "/nowhere/c.json"], "there is no folder /nowhere"),
         (["--labels", "none.csv"], "no such file"),
     ],

@@ -140,14 +140,14 @@ def test_all_problems_are_told_at_once_with_their_rows(tmp_path: Path) -> None:
     file = table(tmp_path, f"eval_id,invocation_index,criterion,label\na,0,{SAFE},yes\nx,0,{SAFE},yes\na,0,{SAFE},no\na,1,{SAFE},?\n")
     assert [str(problem) for problem in read(file).problems] == [
         "row 3, eval_id: found 'x'; wanted one of a, b",
-        "row 4, label: found what row 2 labels, too; wanted one label by each labeller",
+        "row 4, label: found a second label for the verdict in row 2; wanted one label per labeller",
         "row 5, label: found '?'; wanted true or false, yes or no, pass or fail, or a score from 0 to 1",
     ]
 
 
 def test_two_spellings_of_one_cell_are_a_second_label_too() -> None:
     rows = [{"eval_id": "b", "criterion": SAFE, "label": "yes", "invocation_index": index} for index in ("", "0")]
-    assert "what $[0] labels, too" in str(read(rows).problems[0])
+    assert "a second label for the verdict in $[0]" in str(read(rows).problems[0])
 
 
 def test_of_several_runs_one_must_be_named() -> None:
@@ -266,7 +266,7 @@ def test_people_who_disagree_are_counted_and_ties_left_out() -> None:
 def test_labels_of_failed_cells_alone_are_no_random_sample() -> None:
     judged, labels = counted((40, False, False), (5, False, True), (100, True, True))
     found = labelled_of(judged, opinions_of(labels[:45]))
-    assert found.selection.startswith("people labelled 0 of the 100 cells that the judge passed, but 45 of the 45 that it failed")
+    assert found.selection.startswith("people labelled 0 of 100 passes but 45 of 45 failures")
     assert found.corrected() == found.selection
     assert labelled_of(judged, opinions_of(labels)).selection == ""
     assert labelled_of(judged, opinions_of(labels[::3])).selection == ""

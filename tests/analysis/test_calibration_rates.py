@@ -204,12 +204,12 @@ def test_all_labels_on_all_judged_cells_give_the_rate_that_people_give() -> None
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        (rates(4, 0, 9, 0), "too few labelled cells: 4 of the 5 needed that people pass"),
-        (rates(9, 2, 2, 0), "too few labelled cells: 4 of the 5 needed that people fail"),
-        (rates(0, 0, 0, 0), "too few labelled cells: 0 of the 5 needed that people pass and 0 of the 5 needed that people fail"),
-        (rates(10, 10, 10, 10), "the judge is no better than chance: sensitivity and specificity add up to 1.00, and chance to 1"),
-        (rates(2, 18, 2, 18), "the judge is no better than chance: sensitivity and specificity add up to 0.20, and chance to 1"),
-        (rates(7, 3, 4, 3), "the judge may be no better than chance: sensitivity and specificity add up to 1.27, but to at least 0.83"),
+        (rates(4, 0, 9, 0), "too few labels: 4 of the 5 needed that people pass"),
+        (rates(9, 2, 2, 0), "too few labels: 4 of the 5 needed that people fail"),
+        (rates(0, 0, 0, 0), "too few labels: 0 of the 5 needed that people pass and 0 of the 5 needed that people fail"),
+        (rates(10, 10, 10, 10), "the judge is no better than chance: sensitivity plus specificity is 1.00, and guessing reaches 1"),
+        (rates(2, 18, 2, 18), "the judge is no better than chance: sensitivity plus specificity is 0.20, and guessing reaches 1"),
+        (rates(7, 3, 4, 3), "the judge may be no better than chance: sensitivity plus specificity is 1.27, with a lower bound of 0.83"),
     ],
 )
 def test_where_there_is_no_corrected_rate_a_sentence_says_why(table: JudgeRates, why: str) -> None:

@@ -60,9 +60,9 @@ def flips(found: Comparison) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
-        ([SWITCH], ['look({"room": "hall"}) is no longer called (the reference has this call)']),
-        ([LOOK, SWITCH, BEEP], ["beep({}) is now called (the reference has no such call)"]),
-        ([SWITCH, LOOK], ['look({"room": "hall"}) is called at another point than before']),
+        ([SWITCH], ['look({"room": "hall"}) is no longer called (as in the reference)']),
+        ([LOOK, SWITCH, BEEP], ["beep({}) is now called (not in the reference)"]),
+        ([SWITCH, LOOK], ['look({"room": "hall"}) is called at a different point']),
         (
             [LOOK, ("switch", {"room": "all", "to": [1, 3]})],
             [
@@ -84,8 +84,8 @@ def test_a_flip_for_the_better_says_what_is_right_again() -> None:
     better = compare(report(said("The lamp is off.", SWITCH, BEEP)), report(GOOD))
     assert flips(better) == {"lamp": "better"}
     assert [cause.sentence for cause in causes(better)] == [
-        'look({"room": "hall"}) is now called (the reference has this call)',
-        "beep({}) is no longer called (the reference has no such call)",
+        'look({"room": "hall"}) is now called (as in the reference)',
+        "beep({}) is no longer called (not in the reference)",
     ]
 
 
@@ -159,7 +159,7 @@ def test_a_judge_that_changes_its_mind_is_not_blamed_on_the_agent() -> None:
     worse = compare(judged("It is off, dear.", "yes"), judged("It is off, dear.", "no"))
     found = causes(worse)
     assert [cause.kind for cause in found] == ["same", "item", "item"]
-    assert found[0].sentence.startswith("the agent did and said the same on this turn in both runs; what changed is the judge's verdict")
+    assert found[0].sentence.startswith("the agent behaved the same on this turn in both runs; the difference is the judge's verdict")
 
 
 def test_a_flip_names_the_sentence_that_is_not_supported_any_more() -> None:
@@ -399,7 +399,7 @@ def test_a_criterion_of_the_users_own_speaks_for_itself() -> None:
     )
     assert [cause.sentence for cause in causes(compare(kind, rude))] == ["rude words (before: kind)"]
     silent = custom(Scored(0.0), turn("hi", "go"))
-    assert [cause.sentence for cause in causes(compare(kind, silent))] == ["no reason was given (before: kind)"]
+    assert [cause.sentence for cause in causes(compare(kind, silent))] == ["no reason given (before: kind)"]
 
 
 def test_a_turn_that_only_one_run_has_is_shown_as_such() -> None:
@@ -421,7 +421,7 @@ def test_a_turn_is_not_blamed_for_what_came_before() -> None:
         return report([turn("on", first), expected[1]], config, expected, judge=judge)
 
     worse = causes(compare(found("It is on.", "supported"), found("Perhaps.", "unsupported")))
-    assert worse[0].sentence.endswith("what changed is what came before: earlier turns differ")
+    assert worse[0].sentence.endswith("the difference is in earlier turns")
 
 
 def test_the_range_of_a_custom_metric_bounds_its_interval() -> None:

@@ -59,7 +59,7 @@ def test_a_sheet_shows_what_was_said_and_not_what_the_judge_said(run: Report, st
 def test_the_labels_of_a_sample_come_back_as_a_calibration_that_the_gate_believes(run: Report, store: str, tmp_path: Path) -> None:
     sheet, labels, output = tmp_path / "sheet.csv", tmp_path / "labels.csv", tmp_path / "calibration.json"
     drawn = invoke("calibrate", run.run_id, "--tracking-uri", store, "--sample", 14, "-o", sheet)
-    assert (drawn.exit_code, "14 cells to label" in drawn.stdout) == (0, True)
+    assert (drawn.exit_code, "14 verdicts to label" in drawn.stdout) == (0, True)
     with sheet.open(newline="") as file:
         rows = filled(list(csv.DictReader(file)))
     with labels.open("w", newline="") as file:
@@ -79,29 +79,29 @@ def test_the_labels_of_a_sample_come_back_as_a_calibration_that_the_gate_believe
 def test_what_is_no_label_of_the_sample_is_one_error(run: Report, store: str) -> None:
     sheet = filled(label_sheet(run, 8, tracking_uri=store))
     other = next(row for row in filled(label_sheet(run, 21, tracking_uri=store)) if row["eval_id"] not in {one["eval_id"] for one in sheet})
-    with pytest.raises(LabelError, match="found a label; wanted one of the 8 cells of the sample 8:0"):
+    with pytest.raises(LabelError, match="found a label; wanted a label for one of the 8 scores in the sample 8:0"):
         calibrate(run, [*sheet, other | {"sample": "8:0"}], tracking_uri=store)
-    with pytest.raises(LabelError, match=r"sample: found '21:0'; wanted what `calibrate --sample` wrote, the same in each row"):
+    with pytest.raises(LabelError, match=r"sample: found '21:0'; wanted the value from `calibrate --sample`, the same in each row"):
         calibrate(run, [*sheet, other], tracking_uri=store)
     with pytest.raises(LabelError, match="found 'many'"):
         calibrate(run, [row | {"sample": "many"} for row in sheet], tracking_uri=store)
-    with pytest.raises(UsageError, match=r"a sample of 1: wanted at least 2, one for each kind of verdict of final_response_match_v2"):
+    with pytest.raises(UsageError, match=r"a sample of 1: wanted at least 2: one for each kind of verdict of final_response_match_v2"):
         label_sheet(run, 1, tracking_uri=store)
 
 
 def test_cells_left_out_are_told_and_a_kind_of_verdict_without_labels_generalizes_to_nothing(run: Report, store: str) -> None:
     sheet = filled(label_sheet(run, 12, tracking_uri=store))
     some = calibrate(run, [*sheet[:10], *({**row, "label": ""} for row in sheet[10:])], tracking_uri=store)
-    assert some.notes == ("2 of the 12 cells of the sample are not labelled; those that are stand for them",)
+    assert some.notes == ("2 of the 12 verdicts in the sample are not labelled; the labelled ones represent them",)
     passed = {(row["eval_id"], row["invocation_index"]) for row in sheet if row["label"] == "pass" and row["eval_id"] != "strict"}
     chosen = [row for row in sheet if (row["eval_id"], row["invocation_index"]) in passed or row["eval_id"] == "blind"]
     found = calibrate(run, chosen, tracking_uri=store).criteria[MATCH]
-    assert found.selection == "of the sampled cells on which its verdict was failed, none is labelled: label all of the sample"
+    assert found.selection == "no sampled verdict failed is labelled: label the whole sample"
 
 
 @pytest.mark.parametrize("more", [[], ["-o", "x.csv", "--json"], ["-o", "x.csv", "--log"]])
 def test_a_sample_needs_a_file_and_nothing_else(more: list[str]) -> None:
-    assert "--sample: wanted -o FILE for the sheet" in invoke("calibrate", "r", "--sample", "3", *more).output
+    assert "--sample needs -o FILE" in invoke("calibrate", "r", "--sample", "3", *more).output
     assert "calibrate" in cli.commands
 
 

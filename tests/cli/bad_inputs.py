@@ -192,7 +192,7 @@ CONFIGS: dict[str, tuple[Any, str, str]] = {
     "a list": ([], "$", "found a list of 0"),
     "a threshold": (0.5, "$", "found 0.5"),
     "nothing": ({}, "$.criteria", "found nothing"),
-    "no criteria": (_criteria(), "$.criteria", "at least one criterion with its threshold"),
+    "no criteria": (_criteria(), "$.criteria", "at least one criterion with a threshold"),
     "criteria are null": ({"criteria": None}, "$.criteria", "found null; wanted at least one criterion"),
     "criteria are a list": ({"criteria": ["safety_v1"]}, "$.criteria", "found a list of 1"),
     "misspelt criteria": ({"criterias": {"safety_v1": 1}}, "$.criterias", "Did you mean 'criteria'?"),
@@ -247,7 +247,7 @@ CONFIGS: dict[str, tuple[Any, str, str]] = {
     "custom threshold out of range": (_custom(2, code_config=_CODE, metric_info=_INTERVAL), "$.criteria.m", "a number from 0 to 1"),
     "custom metric without threshold": (_custom({}, code_config=_CODE), "$.criteria.m.threshold", "found nothing"),
     "unused custom metric": (
-        _criteria(safety_v1=1) | {"custom_metrics": {"my-metric": {"code_config": _CODE}}}, "$.custom_metrics['my-metric']", "no criterion names",
+        _criteria(safety_v1=1) | {"custom_metrics": {"my-metric": {"code_config": _CODE}}}, "$.custom_metrics['my-metric']", "no criterion uses",
     ),
     "unknown simulator": (_criteria(safety_v1=1) | {"user_simulator_config": {"type": "robot"}}, "$.user_simulator_config.type", "'llm_backed'"),
     "too few turns": (

@@ -202,7 +202,7 @@ def test_score_without_anything_recorded_names_what_is_wanted(lights: Path, tmp_
     for file in (lights, rows(tmp_path / "plain.jsonl")):
         result = invoke("score", file)
         assert result.exit_code == 64
-        assert "wanted what the agent did, since nothing is recorded beside the cases" in result.stderr
+        assert "the rows contain no conversations" in result.stderr
 
 
 def test_run_without_eval_sets_names_what_is_wanted(lights: Path, tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_rows_are_validated_and_rewritten(lights: Path, tmp_path: Path) -> None:
     assert invoke("validate", beside).stdout.endswith("eval set with recordings, 2 cases, 2 written turns, 2 recorded conversations\n")
     assert invoke("score", beside).exit_code == 0
     result = invoke("migrate", beside, tmp_path / "back.json")
-    assert (result.exit_code, "no place for what is recorded" in result.stderr) == (64, True)
+    assert (result.exit_code, "cannot store the recorded conversation" in result.stderr) == (64, True)
     (tmp_path / "bad.jsonl").write_text("[]\n")
     result = invoke("validate", tmp_path / "bad.jsonl", lights)
     assert (result.exit_code, "line 1: $: found a list of 0" in result.stderr, "2 cases" in result.stdout) == (64, True, True)
@@ -259,7 +259,14 @@ def test_the_help_has_commands_and_options_under_headings() -> None:
         "Start:", "Evaluate:", "Look:", "Decide:", "Judges:", "Files:"
     ]  # fmt: skip
     shown = invoke("run", "--help").stdout
-    headings = ("Conversations with the agent:", "Scoring:", "Judges:", "The run in MLflow:", "As for adk eval:", "Output:")
+    headings = (
+        "Conversations with the agent:",
+        "Scoring:",
+        "Judges:",
+        "The run in MLflow:",
+        "Accepted for compatibility with adk eval:",
+        "Output:",
+    )
     assert [line for line in shown.splitlines() if line in headings] == list(headings)
 
 

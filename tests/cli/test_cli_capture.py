@@ -65,7 +65,7 @@ def test_a_session_a_filter_a_sample_and_a_function_that_redacts(store: str, tmp
     assert json.loads(path.read_text())["eval_cases"][0]["conversation"][0]["user_content"]["parts"] == [{"text": "I am [mail]"}]
     assert load_eval_set(path).eval_set_id == "mine"
     refused = invoke("capture", "--session", "s2", *where)
-    assert (refused.exit_code, refused.stderr) == (64, f"error: {path} exists already; --force overwrites it\n")
+    assert (refused.exit_code, refused.stderr) == (64, f"error: {path} already exists; --force overwrites it\n")
     result = invoke("capture", "--filter", "trace.status = 'OK'", "--sample", 1, "--seed", 3, "--force", *where)
     assert result.exit_code == 0, result.stderr
     assert len(load_eval_set(path).eval_cases) == 1
@@ -78,7 +78,7 @@ def test_a_session_a_filter_a_sample_and_a_function_that_redacts(store: str, tmp
         (("--redact", "json", "--session", "s1"), 64, "wanted MODULE:FUNCTION"),
         (("--redact", "json:__name__", "--session", "s1"), 64, "not a function"),
         (("--session", "nobody"), 64, "there is no such trace"),
-        (("--trace-id", "tr-1", "--session", "s1"), 64, "together make no sense"),
+        (("--trace-id", "tr-1", "--session", "s1"), 64, "cannot be combined"),
         (("--sample", "0"), 64, "Invalid value for '--sample'"),
     ],
 )

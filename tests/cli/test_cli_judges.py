@@ -96,7 +96,7 @@ def test_a_budget_with_a_name_is_spent_by_all_who_use_it(server: Server, recorde
 
 @pytest.mark.parametrize(
     ("resume", "message"),
-    [("0123456789", "does not know this run"), ("latest", "knows no run of this eval set")],
+    [("0123456789", "does not have this run"), ("latest", "has no run of this eval set")],
 )
 def test_a_run_that_the_ledger_does_not_know_cannot_be_gone_on_with(
     resume: str, message: str, template: Path, server: Server, recorded: Path, tmp_path: Path

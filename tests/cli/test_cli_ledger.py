@@ -44,7 +44,7 @@ def test_show_tells_what_there_is(file: Path) -> None:
     assert "3 answers, 1 conversations, 1 runs" in text
     assert "[red]m 2 2,000 2" in text
     assert "unknown 1 1,000 1" in text
-    assert "Not finished: run r1 of home, begun 2026-03-01 00:00 UTC" in text
+    assert "Unfinished: run r1 of home, started 2026-03-01 00:00 UTC" in text
     found = json.loads(invoke("show", "--ledger", file, "--json").output)
     assert (found["answers"], found["models"][0]["model"], found["unfinished_runs"]) == (3, "[red]m", ["r1"])
     assert found["oldest"].startswith("20")
@@ -64,11 +64,11 @@ def test_prune_deletes_and_only_counts_in_a_dry_run(file: Path) -> None:
 
 
 def test_what_makes_no_sense_is_said(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(invoke("prune", "--ledger", file).exception) == "prune what? wanted an age, a model or a run"
+    assert str(invoke("prune", "--ledger", file).exception) == "name what to prune: an age, a model or a run"
     monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", "off")
     assert "MLFLOW_ADK_EVAL_LEDGER says 'off'" in str(invoke("show").exception)
     nothing = tmp_path / "none.sqlite"
     assert json.loads(invoke("show", "--ledger", nothing, "--json").output)["answers"] == 0
     assert not nothing.exists()
     (tmp_path / "text").write_text("no ledger")
-    assert "this is no ledger, or a damaged one" in str(invoke("show", "--ledger", tmp_path / "text").exception)
+    assert "this is not a ledger, or it is damaged" in str(invoke("show", "--ledger", tmp_path / "text").exception)

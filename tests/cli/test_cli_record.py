@@ -150,7 +150,7 @@ def test_a_function_plays_the_user_and_the_endings_are_told(template: Path, talk
     said = json.loads(result.stdout)
     assert result.exit_code == 3
     assert (said["conversations"], said["turns"]) == (2, 4)
-    assert said["Endings"] == "2 simulated conversations: 1 ended at the goal, 1 broke off"
+    assert said["Endings"] == "2 simulated conversations: 1 reached the goal, 1 broke off"
     assert [(one["eval_id"], one["error"]) for one in said["errors"]] == [("breaks", "turn 2: RuntimeError: no model")]
     store = opened(template, tmp_path / "store", "talks")
     evaluated = invoke("run", talker, *given, "--tracking-uri", store, "--experiment", "talks", "--json")
@@ -220,7 +220,7 @@ def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
     assert (process.returncode, told.strip().splitlines()[-1]) == (3, "error: interrupted")
     found = load_recording(tmp_path / "talks.json").runs
     assert [turn.final_text for turn in found["fine"][0].actual] == ["you said hello"]
-    assert found["waits"][0].error == "the recording was broken off before this conversation ended"
+    assert found["waits"][0].error == "the recording was interrupted before this conversation ended"
 
 
 @pytest.mark.slow

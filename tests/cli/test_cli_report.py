@@ -72,7 +72,7 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
     file.write_text("mine", encoding="utf-8")
     result = invoke("report", run_id, "-o", file, "--tracking-uri", store)
     assert result.exit_code == 64
-    assert f"{file} exists already; --force overwrites it" in result.stderr
+    assert f"{file} already exists; --force overwrites it" in result.stderr
     assert file.read_text(encoding="utf-8") == "mine"
     assert invoke("report", run_id, "-o", file, "--force", "--tracking-uri", store).exit_code == 0
     assert file.read_bytes() == HTML.encode()
@@ -81,11 +81,11 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("run", "exit_code", "said"),
     [
-        ({"report": None, "named": None}, 64, "has no report: the version of mlflow-adk-eval that logged it wrote none"),
-        ({"report": None, "manifest": False}, 64, "has no report: it holds no finished evaluation"),
-        ({"report": None}, 64, "has lost its report: the manifest names report.html, but the artifact is gone"),
+        ({"report": None, "named": None}, 64, "has no report: its version of mlflow-adk-eval did not write one"),
+        ({"report": None, "manifest": False}, 64, "has no report: it contains no finished evaluation"),
+        ({"report": None}, 64, "has lost its report: the manifest lists report.html, but the artifact is gone"),
         ({"named": "another"}, 3, "report.html was changed after the run, so its report cannot be trusted"),
-        ({"named": None}, 3, "manifest.json does not name report.html, which was added after the run"),
+        ({"named": None}, 3, "report.html was added after the run: adk_eval/manifest.json does not list it"),
         ({"vouched": sha256("another")}, 3, "manifest.json was changed after the run"),
         ({"vouched": ""}, 3, "the parameter adk_eval.manifest_sha256 is missing"),
         ({"manifest": False}, 3, "manifest.json is missing"),
@@ -117,4 +117,4 @@ def test_a_folder_that_does_not_exist_is_named(store: str, tmp_path: Path) -> No
 def test_a_server_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
     result = invoke("report", NO_RUN, "-o", tmp_path / "report.html", "--tracking-uri", "http://127.0.0.1:1")
     assert result.exit_code == 3
-    assert "MLflow could not be asked" in result.stderr
+    assert "MLflow could not be queried" in result.stderr

@@ -85,7 +85,7 @@ def test_cases_for_an_agent_of_adk_are_valid_distinct_and_marked(project: Path, 
             "generate", "shop_of_generate", "-o", "new.evalset.json", "--count", 2, "--instruction", "money", "--context", "till 7"
         )
     assert made.exit_code == 0, made.stderr
-    then = "next: read them, and then mlflow-adk-eval generate --accept new.evalset.json\n"
+    then = "next: review them, then mlflow-adk-eval generate --accept new.evalset.json\n"
     written = r"new\.evalset\.json: 2 generated cases\nWritten by gemini-2\.5-flash at 127\.0\.0\.1:\d+: 3 calls \(1 failed\), "
     assert re.match(written, made.stdout)
     assert made.stdout.endswith(then)
@@ -113,9 +113,9 @@ def test_cases_for_an_agent_of_adk_are_valid_distinct_and_marked(project: Path, 
 
 def test_a_function_may_write_and_fewer_than_wanted_are_told_of() -> None:
     made = invoke("generate", "bot_of_generate:answer", "-o", "few.json", "--count", 3, "--model", "bot_of_generate:writes")
-    assert made.stdout.startswith("few.json: 1 generated case; 3 were asked for, but the model repeated itself\n"), made.stderr
+    assert made.stdout.startswith("few.json: 1 generated case; wanted 3, but the model repeated itself\n"), made.stderr
     again = invoke("generate", "bot_of_generate:answer", "-o", "few.json", "--model", "bot_of_generate:writes")
-    assert (again.exit_code, again.stderr) == (64, "error: few.json exists already; --force overwrites it\n")
+    assert (again.exit_code, again.stderr) == (64, "error: few.json already exists; --force overwrites it\n")
 
 
 def test_what_was_paid_for_is_told_and_asked_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_what_was_paid_for_is_told_and_asked_once(project: Path, monkeypatch: py
         assert (first["exit_code"], first["cases"], first["wanted"], first["calls"], first["reused"]) == (0, 1, 2, 2, 0)
         assert first["problem"] == "the budget of 2 model calls is spent"
         assert first["tokens"] > 0
-        assert generated()["error"] == "new.json exists already; --force overwrites it"
+        assert generated()["error"] == "new.json already exists; --force overwrites it"
         again = generated("--force")
     assert (again["calls"], again["reused"], again["cases"], again["problem"]) == (2, 1, 2, None), "unreadable answers are asked for again"
     accepted = invoke("generate", "--accept", "new.json:a", "--json")
@@ -156,12 +156,12 @@ def test_an_answer_that_cannot_be_used_is_one_line(reply: Any, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("bot_of_generate:answer",), "generate: wanted AGENT and --output, or --accept"),
-        (("bot_of_generate:answer", "--accept", "x.json"), "generate --accept: takes neither AGENT nor --output; wanted only the eval set"),
+        (("bot_of_generate:answer",), "give AGENT and --output, or --accept"),
+        (("bot_of_generate:answer", "--accept", "x.json"), "--accept takes only the eval set, without AGENT and --output"),
         (("bot_of_generate:silent", "-o", "x.json"), "nothing is known of what silent does; wanted --instruction"),
         (("--accept", "lights.json"), "lights.json: no case has the tag 'generated', so there is nothing to accept"),
         (("--accept", "lights.json:off"), "eval set 'lights' has no case 'off'"),
-        (("--accept", "lights.jsonl"), "lights.jsonl: wanted an eval set in JSON; take the tag 'generated' out of these rows yourself"),
+        (("--accept", "lights.jsonl"), "lights.jsonl: wanted an eval set in JSON; remove the tag 'generated' from these rows yourself"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(project: Path, arguments: tuple[str, ...], wanted: str) -> None:
@@ -192,7 +192,7 @@ def test_nothing_generated_is_evidence_before_it_is_accepted(project: Path, temp
 
     refused = decision()
     assert refused.verdict == "undecided"
-    wanted = f"1 case of the eval set, written by a model, nobody has accepted yet (tag 'generated'): {first.eval_id}"
+    wanted = f"nobody has reviewed 1 case that a model wrote (tag 'generated'): {first.eval_id}"
     assert wanted in refused.reasons
     accepted = invoke("generate", "--accept", f"lights.json:{first.eval_id}")
     assert (accepted.exit_code, accepted.stdout) == (0, "lights.json: 1 case accepted\n"), accepted.stderr

@@ -118,7 +118,7 @@ def test_a_function_may_judge_in_every_file_that_is_written(project: Path, monke
     made = invoke("init", "bot:answer", "--example", "Are you open?=It is open until six.", "--judge", "bot:same")
     assert made.exit_code == 0, made.stderr
     label = "mlflow-adk-eval view --label, then mlflow-adk-eval calibrate RUN_ID -o evals/calibration.json"
-    assert f"--experiment answer --judge bot:same\nLabel what the judge decides: {label}\nThen: " in made.stdout
+    assert f"--experiment answer --judge bot:same\nCalibrate the judge: label its verdicts with {label}\nThen: " in made.stdout
     assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == {"final_response_match_v2": 0.8}
     assert YAML(typ="safe").load(Path("evals/gate.yaml"))["calibration"] == "calibration.json"
     assert " --experiment answer --judge bot:same --json " in steps(project / ".github/workflows/answer-eval.yml")["Evaluate"]
@@ -165,7 +165,7 @@ def test_nothing_is_overwritten_without_force(project: Path) -> None:
     Path("evals").mkdir()
     Path("evals/gate.yaml").write_text("mine")
     refused = invoke("init", "bot:answer", "--example", "Hi=Sorry, no.")
-    assert (refused.exit_code, refused.stderr) == (64, "error: evals/gate.yaml exists already; --force overwrites\n")
+    assert (refused.exit_code, refused.stderr) == (64, "error: evals/gate.yaml already exists; --force overwrites\n")
     assert ([path.name for path in Path("evals").iterdir()], Path("evals/gate.yaml").read_text()) == (["gate.yaml"], "mine")
     assert invoke("init", "bot:answer", "--example", "Hi=Sorry, no.", "--force").exit_code == 0
     assert "min_cases: 1 " in Path("evals/gate.yaml").read_text()
@@ -186,16 +186,16 @@ def test_below_the_root_of_a_repository_the_workflow_works_in_the_projects_folde
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("bot:answer",), "init: wanted cases, from either --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT"),
-        (("bot:answer", "--example", "a=b", "--recording", "x.json"), "init: wanted cases, from either"),
+        (("bot:answer",), "give cases with one of --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT"),
+        (("bot:answer", "--example", "a=b", "--recording", "x.json"), "give cases with one of"),
         (("bot:answer", "--example", "=b"), "--example '=b': wanted QUESTION=ANSWER"),
         (("bot:answers", "--example", "a=b"), "bot:answers: module 'bot' has no agent 'answers'. Did you mean 'answer'?"),
         (("bot:address", "--example", "a=b"), "bot:address: module 'bot' has no agent 'address'."),
         (("bott:answer", "--example", "a=b"), "there is no module 'bott'"),
         (("bot:fails", "--example", "a"), "--example: the agent failed on case 'a': "),
-        (("bot:answer", "--recording", "empty.json"), "empty.json: holds no conversation that came to its end"),
-        (("lights.json", "--example", "a=b"), "lights.json is a recording; name the agent, and give this file as --recording"),
-        (("--example", "a=b"), "init: found other/agent, shop; name one of them"),
+        (("bot:answer", "--recording", "empty.json"), "empty.json: no conversation in it is complete"),
+        (("lights.json", "--example", "a=b"), "lights.json is a recording; name the agent, and pass this file with --recording"),
+        (("--example", "a=b"), "init: found several agents: other/agent, shop; name one"),
         (("bot:answer", "--example", "a=b", "--judge", "bot:nobody"), "--judge=bot:nobody: module 'bot' has no attribute 'nobody'"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_full_temporary_folder_is_one_sentence_that_names_it(size: str, tmp_pa
     assert done.returncode == 3, done.stderr
     assert "Traceback" not in done.stderr
     assert "mistake" not in done.stderr
-    assert "error: this machine takes no more: [Errno 28]" in done.stderr
-    assert f"Make room, or let TMPDIR name another folder than {folder}" in done.stderr
+    assert "error: cannot write: [Errno 28]" in done.stderr
+    assert f"Free disk space, or set TMPDIR to another folder (now {folder})" in done.stderr
     (run,) = MlflowClient(store).search_runs([MlflowClient(store).get_experiment_by_name("home").experiment_id])
     assert run.info.status == "FAILED"

@@ -75,4 +75,4 @@ def test_a_change_of_the_agent_is_evaluated_and_what_flipped_is_told(tmp_path: P
 def test_json_is_refused(tmp_path: Path) -> None:
     lights = written(tmp_path / "lights.evalset.json", EXPECTED)
     refused = invoke("run", recorded(tmp_path), lights, "--watch", "--json")
-    assert (refused.exit_code, "--watch: prints text as it goes; take out --json" in refused.stderr) == (64, True)
+    assert (refused.exit_code, "--watch cannot be combined with --json" in refused.stderr) == (64, True)

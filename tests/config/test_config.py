@@ -258,7 +258,7 @@ def test_several_problems_are_told_at_once() -> None:
     assert {path: wanted for path, (wanted, _) in found.items()} == {
         "$.live_model_config.timeout_seconds": "a number above 0",
         "$.criteria.safety_v1": "a threshold, or an object with a threshold",
-        "$.criteria.response_match_score.threshold": "this field, which is required",
+        "$.criteria.response_match_score.threshold": "this required field",
         "$.criteria.hallucinations_v1": "a number from 0 to 1",
         "$.criteria.nonsense": "one of ADK's criteria, or a name in custom_metrics",
         "$.case_criteria['c 1'].safety_v1": "a threshold, or an object with a threshold",

@@ -318,5 +318,5 @@ def test_rows_with_what_is_recorded_are_their_own_recording(tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["a.jsonl", "a.evalset.json"])
 def test_without_anything_recorded_it_must_be_said_what_the_agent_did(tmp_path: Path, name: str) -> None:
     file = write_rows(tmp_path / name, "a") if name.endswith("l") else write_set(tmp_path / name, "a")
-    with pytest.raises(UsageError, match="actual: wanted what the agent did, since nothing is recorded beside the cases"):
+    with pytest.raises(UsageError, match="actual: the rows contain no conversations"):
         score(file)

@@ -235,4 +235,4 @@ def test_a_custom_metric_has_a_name_of_its_own(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config({"criteria": {name: 0.9}, "custom_metrics": {name: {"code_config": {"name": f"{OURS}.answer_length"}}}}, "config")
     (problem,) = [found for found in caught.value.problems if found.path.startswith("$.custom_metrics")]
-    assert problem.wanted == "a name of its own"
+    assert problem.wanted == "a unique name"

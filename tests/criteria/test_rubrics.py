@@ -321,7 +321,7 @@ def test_a_conversation_that_is_not_whole_is_not_judged(actual: list[Invocation]
 def test_a_simulated_conversation_that_never_began_is_not_judged() -> None:
     found = result(TRAJECTORY, Bench("yes"), run_of([]), rubric("kind"))
     assert isinstance(found.overall, Errored)
-    assert "there is no actual invocation" in found.overall.error
+    assert "there is no actual turn" in found.overall.error
 
 
 APP = AppDetails(

@@ -74,9 +74,7 @@ def test_a_case_with_keys_of_a_row_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_json_has_no_place_for_what_is_recorded(tmp_path: Path) -> None:
     file = lines(tmp_path / "s.jsonl", [case("a") | {"recorded": [TURN]}])
-    with pytest.raises(
-        UsageError, match=r"out.json: ADK's eval sets have no place for what is recorded of case 'a'; wanted one that ends with"
-    ):
+    with pytest.raises(UsageError, match=r"out.json: ADK's format cannot store the recorded conversation of case 'a'; wanted the suffix"):
         migrate(file, tmp_path / "out.json")
     assert names(tmp_path) == ["s.jsonl"]
 
@@ -87,7 +85,7 @@ def test_a_recording_is_written_beside_its_cases(tmp_path: Path) -> None:
     assert migrate(file, tmp_path / "out.parquet", recorded=runs) == 2
     rows = [row for batch in open_cases(tmp_path / "out.parquet").batches() for row in batch]
     assert [row.runs for row in rows] == [None, tuple(runs["case-b"])]
-    with pytest.raises(UsageError, match=r"has no case 'case_b' Did you mean 'case-b'.*of which something is recorded"):
+    with pytest.raises(UsageError, match=r"has no case 'case_b' Did you mean 'case-b'.*"):
         migrate(file, tmp_path / "other.jsonl", recorded={"case_b": runs["case-b"]})
     assert names(tmp_path) == ["out.parquet", "s.jsonl"]
 

@@ -182,7 +182,7 @@ def test_empty_events_stay_events() -> None:
 
 
 def test_both_shapes_at_once_are_refused() -> None:
-    with pytest.raises(EvalSetError, match="a field of InvocationEvents among fields of another shape") as caught:
+    with pytest.raises(EvalSetError, match="a field of InvocationEvents mixed with fields of another shape") as caught:
         parse(set_of(TURN | {"intermediate_data": {"invocation_events": [], "toolUses": [], "tool_responses": []}}))
     assert [problem.path for problem in caught.value.problems] == ["$.eval_cases[0].conversation[0].intermediate_data.invocation_events"]
 

@@ -159,10 +159,10 @@ def test_what_is_wrong_with_parts_is_said(tmp_path: Path) -> None:
     good = pq.read_table(actual / "part-00001.parquet")
     parquet(actual / "part-00001.parquet", [{"eval_id": "z", "run_index": 0, "recorded": json.dumps(run())}])
     assert problems(tmp_path) == [
-        "actual/part-00001.parquet: $: found case 'z', which is not there; wanted runs of this part's cases, in their order"
+        "actual/part-00001.parquet: $: found case 'z', but the eval set does not contain it; wanted runs of this part's cases, in the same order"
     ]
     pq.write_table(good.set_column(1, "eval_id", pa.array(["x", "c"])), actual / "part-00001.parquet")
-    assert problems(tmp_path)[0].startswith("actual/part-00001.parquet: $: found case 'x', which is not there")
+    assert problems(tmp_path)[0].startswith("actual/part-00001.parquet: $: found case 'x', but the eval set does not contain it")
     (actual / "part-00001.parquet").unlink()
     assert problems(tmp_path) == ["part-00001.parquet, $: found no such file; wanted a file that exists"]
 
@@ -203,7 +203,7 @@ def test_every_problem_is_found_in_one_pass(tmp_path: Path) -> None:
         "line 7: $.recorded[0].user_contnt",
         "line 8: $",
     ]
-    assert problems(path)[-1].endswith("The file ends within this line, so it was probably cut off.")
+    assert problems(path)[-1].endswith("The file ends in the middle of this line, so it is probably truncated.")
 
 
 def test_a_long_list_of_problems_is_counted_not_kept(tmp_path: Path) -> None:
@@ -246,8 +246,8 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "a whole eval set": ("s.jsonl", b'{"eval_set_id": "s", "eval_cases": []}', "line 1: $: found a whole eval set"),
     "a bad name of the set": ("s.jsonl", b'{"eval_set_id": 3}', "line 1: $.eval_set_id: found 3; wanted a string"),
     "the set named twice": ("s.jsonl", TEXT + b'{"eval_set_id": "s"}', "line 2: $: found fields of an eval set; wanted a case"),
-    "bytes that are no text": ("s.jsonl", b'{"eval_id": "\xff"}', "line 1: $: found text that is no JSON (invalid unicode"),
-    "brackets without end": ("s.jsonl", b'{"x":' + b"[" * 9999, "line 1: $: found text that is no JSON (recursion limit"),
+    "bytes that are no text": ("s.jsonl", b'{"eval_id": "\xff"}', "line 1: $: found text that is not JSON (invalid unicode"),
+    "brackets without end": ("s.jsonl", b'{"x":' + b"[" * 9999, "line 1: $: found text that is not JSON (recursion limit"),
     "gzip cut off": ("s.jsonl.gz", gzip.compress(TEXT)[:-9], "$: found Compressed file ended before"),
     "no gzip": ("s.jsonl.gz", TEXT, "$: found Not a gzipped file"),
     "gzip damaged": ("s.jsonl.gz", gzip.compress(TEXT)[:10] + b"\xff" * 20, "$: found Error -3 while decompressing"),
@@ -255,7 +255,7 @@ UNREADABLE: dict[str, tuple[str, bytes, str]] = {
     "no zstd": ("s.jsonl.zst", TEXT, "$: found ZSTD decompress failed"),
     "no Parquet": ("s.parquet", TEXT, "$: found Parquet magic bytes not found"),
     "empty Parquet": ("s.parquet", b"", "$: found Parquet file size is 0 bytes"),
-    "another kind": ("s.csv", TEXT, "$: found a file of another kind; wanted JSON Lines (.jsonl, .ndjson, also .gz and .zst), Parquet"),
+    "another kind": ("s.csv", TEXT, "$: found a file in another format; wanted JSON Lines (.jsonl, .ndjson, also .gz and .zst), Parquet"),
 }
 
 
@@ -277,7 +277,7 @@ def test_a_folder_must_hold_rows_of_one_kind(tmp_path: Path) -> None:
     assert problems(tmp_path)[0].startswith("$: found a folder without such files; wanted JSON Lines")
     lines(tmp_path / "a.jsonl", [case("a")])
     parquet(tmp_path / "b.parquet", [case("b")])
-    assert problems(tmp_path) == ["$: found a folder with JSON Lines and Parquet; wanted files of one kind"]
+    assert problems(tmp_path) == ["$: found a folder with JSON Lines and Parquet; wanted files of one format"]
 
 
 def test_what_is_wrong_in_a_folder_names_the_file(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_what_is_wrong_in_a_folder_names_the_file(tmp_path: Path) -> None:
     lines(tmp_path / "b.jsonl", [case("b"), case("a")])
     (tmp_path / "c.jsonl").write_bytes(TEXT.decode().encode("utf-16"))
     assert problems(tmp_path) == [
-        "b.jsonl, line 2: $.eval_id: found 'a', which a.jsonl, line 1 has too; wanted an id of its own",
+        "b.jsonl, line 2: $.eval_id: found 'a', the same as a.jsonl, line 1; wanted a unique id",
         "c.jsonl, $: found text in UTF-16 or UTF-32; wanted text in UTF-8",
     ]
 
@@ -300,13 +300,13 @@ def test_what_is_no_json_from_the_start_is_not_read_to_its_end(tmp_path: Path) -
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps({"eval_set_id": "s", "eval_cases": [case("a")]}, indent=2))
     assert [problem.partition(": $")[0] for problem in problems(path)] == ["line 1", "line 2"]
-    assert problems(path)[1].endswith("a case must stand on a line of its own, without line breaks.")
+    assert problems(path)[1].endswith("put each case on one line, without line breaks.")
 
 
 RUN_PROBLEMS: dict[str, tuple[list[Json], list[str]]] = {
     "apart": (
         [case("a") | {"recorded": [TURN]}, case("b"), {"eval_id": "a", "run_index": 1, "recorded": [TURN]}],
-        ["line 3: $.eval_id: found 'a', which line 1 has too; wanted an id of its own. The runs of one case must follow each other."],
+        ["line 3: $.eval_id: found 'a', the same as line 1; wanted a unique id. The runs of one case must follow each other."],
     ),
     "a run is missing": (
         [case("a") | {"recorded": [TURN]}, {"eval_id": "a", "run_index": 2, "recorded": [TURN]}],
@@ -318,11 +318,11 @@ RUN_PROBLEMS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "nothing recorded": (
         [case("a") | {"recorded": [TURN]}, {"eval_id": "a", "run_index": 1}],
-        ["line 2: $.recorded: found nothing; wanted what was recorded, as in the other runs of this case"],
+        ["line 2: $.recorded: found nothing; wanted a recorded conversation, as in the other runs of this case"],
     ),
     "nothing recorded first": (
         [{"eval_id": "a", "case": case("a")}, {"eval_id": "a", "run_index": 1, "recorded": [TURN]}],
-        ["line 1: $.recorded: found nothing; wanted what was recorded, as in the other runs of this case"],
+        ["line 1: $.recorded: found nothing; wanted a recorded conversation, as in the other runs of this case"],
     ),
     "another id": (
         [{"eval_id": "a", "case": case("b"), "recorded": [TURN]}],
@@ -330,7 +330,7 @@ RUN_PROBLEMS: dict[str, tuple[list[Json], list[str]]] = {
     ),
     "another case": (
         [case("a") | {"recorded": [TURN]}, {"eval_id": "a", "run_index": 1, "case": case("a", "bye"), "recorded": [TURN]}],
-        ["line 2: $.case: found another case; wanted the case of line 1, whose runs these are, or no case"],
+        ["line 2: $.case: found another case; wanted the same case as line 1, or no case"],
     ),
     "no case": ([{"eval_id": "a", "recorded": [TURN]}], ["line 1: $.case: found nothing; wanted the case, in the first row of 'a'"]),
     "wrong types": (
@@ -359,9 +359,9 @@ COLUMNS: dict[str, tuple[Any, str]] = {
     "ids are numbers": ({"eval_id": [1], "case": ["{}"]}, "columns.eval_id: found a column of int64; wanted texts"),
     "cases are numbers": ({"eval_id": ["a"], "case": [1]}, "columns.case: found a column of int64; wanted JSON texts, or structs"),
     "numbers are texts": ({"eval_id": ["a"], "run_index": ["0"]}, "columns.run_index: found a column of string; wanted whole numbers"),
-    "no ids": ({"x": [1], "y": [2]}, "columns: found x, y; wanted eval_id among them, with the id of each row's case"),
+    "no ids": ({"x": [1], "y": [2]}, "columns: found x, y; wanted a column eval_id with the id of each row's case"),
     "a slip of the pen": ({"eval_id": ["a"], "case": ["{}"], "recored": ["[]"]}, "columns.recored: found an unknown column"),
-    "no JSON": ({"eval_id": ["a"], "case": ["{x"]}, "row 1: $.case: found text that is no JSON"),
+    "no JSON": ({"eval_id": ["a"], "case": ["{x"]}, "row 1: $.case: found text that is not JSON"),
 }
 
 
@@ -410,7 +410,7 @@ def test_no_line_of_gigabytes_is_unpacked(ending: str, tmp_path: Path, monkeypat
     with pytest.raises(EvalSetError, match="line 1"):
         open_cases(file).eval_set()
     monkeypatch.setattr(row_files, "MOST_LINE", 2**10)
-    with pytest.raises(EvalSetError, match="found a line that unpacks to more than 0 MiB; wanted a file that can be read"):
+    with pytest.raises(EvalSetError, match="found a line that decompresses to more than 0 MiB; wanted a file that can be read"):
         open_cases(file).eval_set()
 
 

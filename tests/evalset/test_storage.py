@@ -78,7 +78,11 @@ def test_eval_sets_are_created_and_filled_as_adk_does(tmp_path: Path, agent: Pat
 def test_mistakes_are_named(tmp_path: Path, agent: Path) -> None:
     storage = EvalStorage(str(agent))
     storage.create("a")
-    for eval_set_id, wrong in (("a", "a.evalset.json exists already"), ("a-b", "'a-b': wanted an id of"), ("ä", "'ä': wanted an id of")):
+    for eval_set_id, wrong in (
+        ("a", "a.evalset.json exists already"),
+        ("a-b", "'a-b': wanted ASCII letters"),
+        ("ä", "'ä': wanted ASCII letters"),
+    ):
         with pytest.raises(UsageError, match=wrong):
             storage.create(eval_set_id)
     with pytest.raises(UsageError, match="nobody: wanted the agent's folder"):

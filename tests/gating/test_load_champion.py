@@ -51,7 +51,7 @@ def test_a_champion_that_does_not_verify_is_not_loaded(lab: Lab, model: str) -> 
     strict = {"name": "production", "min_cases": 50, "thresholds": True}
     with pytest.raises(GateFailed, match="does not meet the policy 'production'"):
         adk_eval.load_champion(model, policy=strict, tracking_uri=lab.uri)
-    with pytest.raises(GateFailed, match="does not say which source it evaluated"):
+    with pytest.raises(GateFailed, match="has no source digest"):
         adk_eval.load_champion(model, agent=lambda text: text, tracking_uri=lab.uri)
     other.set_by_hand()
     with pytest.raises(GateFailed, match="it was moved by hand"):

@@ -187,9 +187,9 @@ def test_a_refusal_of_a_former_champion_withdraws_its_pass(lab: Lab, good: Entra
     assert good.tags["adk_eval.gate"] == "failed"
     back = rollback(good.name, reason="slow", raise_on_failure=False, tracking_uri=lab.uri)
     assert back.version is None
-    assert f"version 1 of {good.name!r} was refused the alias champion since: {TRAJECTORY}: " in back.decision.reasons[0]
+    assert f"version 1 of {good.name!r} was refused the alias champion later: {TRAJECTORY}: " in back.decision.reasons[0]
     lab.client.set_registered_model_alias(good.name, "champion", good.version)
-    moved = f"the alias champion of {good.name!r} is at version 1, but at version 2 by its claim log: it was moved by hand"
+    moved = f"the alias champion of {good.name!r} points to version 1, but its claim log says version 2: it was moved by hand"
     assert good.verify().reasons == (moved,)
 
 
@@ -199,19 +199,19 @@ def test_each_alias_has_its_own_record(lab: Lab, good: Entrant) -> None:
     assert good.verify(alias="staging").passed
     assert good.verify(alias="champion").passed
     lab.client.set_registered_model_alias(good.name, "canary", good.version)
-    by_hand = f"version 1 of {good.name!r} holds the alias canary, but its claim log has no such promotion: it was set by hand"
+    by_hand = f"version 1 of {good.name!r} holds the alias canary, but its claim log does not show that promotion: it was set by hand"
     assert good.verify(alias="canary").reasons == (by_hand,)
 
 
 def test_an_alias_set_by_hand_does_not_verify(lab: Lab, bad: Entrant) -> None:
     lab.client.set_registered_model_alias(bad.name, "champion", bad.version)
-    by_hand = f"version 1 of {bad.name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand"
+    by_hand = f"version 1 of {bad.name!r} holds the alias champion, but its claim log does not show that promotion: it was set by hand"
     assert bad.verify().reasons == (by_hand,)
-    assert bad.verify(version=1).reasons == (f"version 1 of {bad.name!r} has no record of a gate decision",)
+    assert bad.verify(version=1).reasons == (f"version 1 of {bad.name!r} has no promotion record",)
     bad.promote(raise_on_failure=False)
     decision = bad.verify(version=1)
     assert decision.verdict == "undecided"
-    assert decision.reasons[0].startswith(f"the record of version 1 of {bad.name!r} says failed: {TRAJECTORY}: 1 of 3 cases")
+    assert decision.reasons[0].startswith(f"the promotion record of version 1 of {bad.name!r} says failed: {TRAJECTORY}: 1 of 3 cases")
 
 
 def test_a_changed_table_does_not_verify(lab: Lab, good: Entrant) -> None:
@@ -239,20 +239,20 @@ def test_a_changed_record_does_not_verify(lab: Lab, good: Entrant) -> None:
     path = good.tags["adk_eval.gate.record"]
     lab.client.log_text(good.run_id, "{}", path)
     (reason,) = good.verify().reasons
-    assert reason == f"version 1 of {good.name!r}: its record {path} in run {good.run_id} was changed after the decision"
+    assert reason == f"version 1 of {good.name!r}: its promotion record {path} in run {good.run_id} was changed after the decision"
 
 
 def test_a_missing_record_does_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
     path = good.tags["adk_eval.gate.record"]
     Path(lab.client.get_run(good.run_id).info.artifact_uri.removeprefix("file://"), path).unlink()
-    assert good.verify().reasons == (f"version 1 of {good.name!r}: its record {path} is missing from run {good.run_id}",)
+    assert good.verify().reasons == (f"version 1 of {good.name!r}: its promotion record {path} is missing from run {good.run_id}",)
 
 
 def test_changed_tags_do_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
     lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.decided_by", "nobody")
-    assert good.verify().reasons == ("the tag adk_eval.gate.decided_by is not what the record says",)
+    assert good.verify().reasons == ("the tag adk_eval.gate.decided_by disagrees with the promotion record",)
 
 
 def forged(good: Entrant, **changes: str) -> str:
@@ -272,21 +272,23 @@ def forged(good: Entrant, **changes: str) -> str:
 def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
     other = f"version 1 of {good.name + '_other'!r}"
     reason = forged(good, **{good.name: f"{good.name}_other"})
-    assert reason == f"version 1 of {good.name!r}: its record is about {other} and the alias champion"
+    assert reason == f"version 1 of {good.name!r}: its promotion record is about {other} and the alias champion"
 
 
 def test_the_record_of_another_claim_does_not_verify(good: Entrant) -> None:
     reason = forged(good, **{'"claim": 2': '"claim": 1'})
-    assert reason.startswith("the claim champion.0001 of its record went to another record: a promotion to version 1, by ")
+    assert reason.startswith(
+        "the claim champion.0001 of its promotion record names another promotion record: a promotion to version 1, by "
+    )
 
 
 def test_a_record_of_a_claim_that_was_never_made_does_not_verify(good: Entrant) -> None:
-    assert forged(good, **{'"claim": 2': '"claim": 5'}) == "the claim champion.0005 of its record is not in the claim log"
+    assert forged(good, **{'"claim": 2': '"claim": 5'}) == "the claim champion.0005 of its promotion record is not in the claim log"
 
 
 def test_a_record_that_is_none_does_not_verify(good: Entrant) -> None:
     reason = forged(good, decision="decisions")
-    assert reason == f"version 1 of {good.name!r}: its record adk_eval_gate/forged.json in run {good.run_id} cannot be read"
+    assert reason == f"version 1 of {good.name!r}: its promotion record adk_eval_gate/forged.json in run {good.run_id} cannot be read"
 
 
 def test_a_record_whose_run_is_gone_does_not_verify(lab: Lab, good: Entrant) -> None:
@@ -328,8 +330,8 @@ class Rival(MlflowStore):
 @pytest.mark.parametrize(
     ("moment", "expected"),
     [
-        ("after the record", "the alias champion moved from version 1 to version 2 while the evidence was read, so it was not set"),
-        ("after the alias", "the alias champion was set on version 3 of {name!r}, but at once moved to version 2"),
+        ("after the record", "the alias champion moved from version 1 to version 2 while the evidence was being read, so it was not set"),
+        ("after the alias", "the alias champion was set on version 3 of {name!r}, but immediately moved to version 2"),
     ],
 )
 def test_an_alias_that_moves_meanwhile_is_left_where_it_is(moment: str, expected: str, lab: Lab, model: str) -> None:
@@ -348,10 +350,12 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(moment: str, expected
 def test_a_rival_who_sets_the_alias_by_hand_on_the_same_version_has_no_record(lab: Lab, good: Entrant) -> None:
     store = Rival(lab, "after the record", good.version)
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
-    assert decision.reasons == ("the alias champion moved from no version to version 1 while the evidence was read, so it was not set",)
+    assert decision.reasons == (
+        "the alias champion moved from no version to version 1 while the evidence was being read, so it was not set",
+    )
     assert good.tags["adk_eval.gate"] == "undecided"
     assert good.verify().reasons == (
-        f"version 1 of {good.name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand",
+        f"version 1 of {good.name!r} holds the alias champion, but its claim log does not show that promotion: it was set by hand",
     )
 
 
@@ -396,7 +400,7 @@ def test_a_run_that_is_edited_after_the_decision_is_refused(lab: Lab, good: Entr
     target = Target(name=good.name, version="1", alias="champion")
     store = Spoiler(lab, "claim", lambda: lab.client.set_tag(good.run_id, "adk_eval.verdict", "failed"))
     decision = promote_in(store, target, good.run_id, DEFAULT_POLICY)
-    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its tags",)
+    assert decision.reasons == (f"run {good.run_id} changed during the decision: its tags",)
     assert lab.alias(good.name) is None
     lab.client.set_tag(good.run_id, "adk_eval.verdict", "passed")
     assert good.promote().passed
@@ -419,14 +423,14 @@ def test_whatever_of_a_run_changes_after_the_decision_it_is_refused(
     store = Spoiler(lab, "claim", lambda: edit(lab.client, good.run_id))
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert decision.verdict == "undecided"
-    assert decision.reasons[0] == f"run {good.run_id} was changed while it was decided on: its {part}"
+    assert decision.reasons[0] == f"run {good.run_id} changed during the decision: its {part}"
     assert lab.alias(good.name) is None
 
 
 def test_an_artifact_that_is_overwritten_after_the_decision_is_refused(lab: Lab, good: Entrant) -> None:
     store = Spoiler(lab, "claim", lambda: lab.client.log_text(good.run_id, "{}", "adk_eval/cells/part-00000.parquet"))
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
-    assert decision.reasons == (f"run {good.run_id} was changed while it was decided on: its artifacts",)
+    assert decision.reasons == (f"run {good.run_id} changed during the decision: its artifacts",)
     assert lab.alias(good.name) is None
 
 
@@ -436,7 +440,7 @@ def test_a_version_that_is_deleted_after_the_decision_is_refused(step: str, lab:
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     (reason,) = decision.reasons
     assert reason.startswith("version 1 of ")
-    assert reason.endswith("does not exist in this MLflow store; it did when the decision was made")
+    assert reason.endswith("does not exist in this MLflow store; it existed when the decision was made")
     assert lab.alias(good.name) is None
     assert claim_log_of(store, good.name).entries[-1].state == "refused"
 
@@ -531,7 +535,9 @@ def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) ->
 
     store = Spoiler(lab, "write", overtake)
     decision = promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY)
-    assert decision.reasons == ("the alias champion moved from no version to version 2 while the evidence was read, so it was not set",)
+    assert decision.reasons == (
+        "the alias champion moved from no version to version 2 while the evidence was being read, so it was not set",
+    )
     assert [entry.state for entry in claim_log_of(store, model).entries] == ["cancelled", "done"]
     assert second.verify().passed
 
@@ -545,7 +551,7 @@ def test_an_owner_finds_out_that_its_claim_was_called_off(lab: Lab, good: Entran
         store.claim(good.name, key_of("champion", 1, "go", entry.claim.id), text_of(other))
 
     spoiler = Spoiler(lab, "write", cancel)
-    with pytest.raises(AliasBusyError, match="the claim to the alias champion took so long that somebody else cancelled it"):
+    with pytest.raises(AliasBusyError, match="another process cancelled the claim to the alias champion, because it took too long"):
         promote_in(spoiler, Target(name=good.name, version="1", alias="champion"), good.run_id, DEFAULT_POLICY)
     assert lab.alias(good.name) is None
     assert not good.tags
@@ -638,7 +644,7 @@ def test_what_does_not_exist_is_a_usage_error(lab: Lab, good: Entrant) -> None:
         verify(good.name, 7, tracking_uri=lab.uri)
     with pytest.raises(UsageError, match="has no alias champion"):
         verify(good.name, alias="champion", tracking_uri=lab.uri)
-    with pytest.raises(UsageError, match="neither a version nor an alias"):
+    with pytest.raises(UsageError, match="name a version or an alias"):
         verify(good.name, tracking_uri=lab.uri)
     with pytest.raises(UsageError, match=r"nowhere\.yaml"):
         good.promote(policy="nowhere.yaml")
@@ -682,7 +688,7 @@ def nowhere() -> Iterator[str]:
 @pytest.mark.slow
 def test_a_server_that_does_not_answer_is_a_tracking_error_within_seconds(nowhere: str) -> None:
     started = time.monotonic()
-    with pytest.raises(TrackingError, match="MLflow could not be asked") as caught:
+    with pytest.raises(TrackingError, match="MLflow could not be queried") as caught:
         gate("a" * 32, tracking_uri=nowhere)
     assert time.monotonic() - started < 100
     assert "s3cret" not in str(caught.value)

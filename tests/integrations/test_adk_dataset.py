@@ -117,7 +117,7 @@ def test_an_eval_set_that_is_no_file_has_no_path(uri: str) -> None:
     with mlflow.start_run(experiment_id=mlflow.create_experiment("an object")) as run:
         mlflow.log_input(dataset)
     (stored,) = mlflow.get_run(run.info.run_id).inputs.dataset_inputs
-    with pytest.raises(UsageError, match=r"'rooms' was no file when it was logged; the runs that evaluated it hold it"):
+    with pytest.raises(UsageError, match=r"'rooms' was not a file when it was logged; its runs contain it"):
         mlflow.data.get_source(stored).load()
 
 

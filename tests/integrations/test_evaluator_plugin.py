@@ -126,7 +126,7 @@ def test_the_config_beside_the_file_is_taken(tmp_path: Path) -> None:
 
 
 def test_data_held_against_itself_is_scored_and_refused_by_the_gate() -> None:
-    with pytest.warns(UserWarning, match="the data is taken as what was expected and as what the agent did"):
+    with pytest.warns(UserWarning, match="the data is used as both the expected and the actual turns"):
         result = evaluated()
     assert result.metrics["response_match_score/mean"] == 1.0
     assert run_of(result).data.tags["adk_eval.status"] == "self_comparison"
@@ -138,7 +138,7 @@ def test_data_held_against_itself_is_scored_and_refused_by_the_gate() -> None:
 def test_that_stays_so_when_its_tags_are_rewritten() -> None:
     import mlflow
 
-    with pytest.warns(UserWarning, match="the data is taken as what was expected and as what the agent did"):
+    with pytest.warns(UserWarning, match="the data is used as both the expected and the actual turns"):
         result = evaluated()
     mlflow.MlflowClient().set_tag(run_of(result).info.run_id, "adk_eval.status", "complete")
     decision = verdict(result)
@@ -231,7 +231,7 @@ def test_the_users_open_run_is_used_and_left_open() -> None:
     with mlflow.start_run(run_name="mine") as mine:
         result = evaluated(actual=expected_of(rooms()))
         assert result.run_id == mine.info.run_id == mlflow.active_run().info.run_id
-        with pytest.raises(UsageError, match="holds an evaluation already"):
+        with pytest.raises(UsageError, match="already contains an evaluation"):
             evaluated(actual=expected_of(rooms()))
     assert run_of(result).info.run_name == "mine"
     assert verdict(result).verdict == "passed"
@@ -305,7 +305,7 @@ class TestModels:
         invocations = result.artifacts["invocations"].content
         errors = [row[invocations["columns"].index("agent_error")] for row in invocations["data"]]
         assert any("the boiler does not answer" in error for error in errors)
-        assert any("the case asks for 2" in error for error in errors)
+        assert any("the case has 2" in error for error in errors)
         assert verdict(result).verdict == "undecided"
 
 
@@ -350,7 +350,7 @@ def test_what_a_table_does_not_say_is_no_evidence() -> None:
 
 
 def test_rows_of_a_case_expect_the_same() -> None:
-    with pytest.raises(EvalSetError, match="rows that expect different things"):
+    with pytest.raises(EvalSetError, match="rows with different expectations"):
         evaluated(table(targets=["on", "off"], eval_id=["a", "a"]), config=SHORT)
 
 
@@ -361,8 +361,8 @@ def test_rows_of_a_case_expect_the_same() -> None:
     ("told", "message"),
     [
         ({"acutal": {}}, r"unknown key 'acutal'.*Did you mean 'actual'\?"),
-        ({"experiment": "x"}, "experiment is no setting here"),
-        ({"actual": {}, "agent": "house"}, "held against one thing, and actual and agent were named"),
+        ({"experiment": "x"}, "experiment cannot be set here"),
+        ({"actual": {}, "agent": "house"}, "compared with one thing, but you named actual and agent"),
         ({"actual": {}, "num_runs": 0}, "num_runs=0"),
         ({"actual": {}, "traces": -1}, "traces=-1"),
         ({"actual": {}, "config": {"criteria": {"respnse_match_score": 1}}}, "Did you mean 'response_match_score'"),
@@ -380,7 +380,7 @@ def test_settings_that_make_no_sense_are_refused_and_the_run_is_no_evidence(told
 
 
 def test_one_side_of_a_table_is_not_replaced() -> None:
-    with pytest.raises(UsageError, match=r"agent wants data of mlflow\.data\.from_adk_evalset"):
+    with pytest.raises(UsageError, match=r"agent wants data from mlflow\.data\.from_adk_evalset"):
         evaluated(table(targets=["on", "on"]), agent=answering(rooms()))
 
 
@@ -397,16 +397,16 @@ def test_mlflows_own_additions_are_refused_with_a_way_out() -> None:
     import mlflow
 
     told: dict[str, Any] = {"model_type": "adk", "evaluators": "adk", "data": mlflow.data.from_adk_evalset(rooms())}
-    with pytest.raises(UsageError, match="extra_metrics is not for the adk evaluator"):
+    with pytest.raises(UsageError, match="extra_metrics has no effect on the adk evaluator"):
         mlflow.models.evaluate(extra_metrics=[length_metric()], **told)
-    with pytest.raises(UsageError, match="custom_artifacts is not for the adk evaluator"):
+    with pytest.raises(UsageError, match="custom_artifacts has no effect on the adk evaluator"):
         mlflow.models.evaluate(custom_artifacts=[print], **told)
 
 
 def test_data_that_is_no_table_is_refused() -> None:
     import numpy as np
 
-    with pytest.raises(UsageError, match=r"the adk evaluator wants data of mlflow\.data\.from_adk_evalset, or a DataFrame"):
+    with pytest.raises(UsageError, match=r"the adk evaluator wants data from mlflow\.data\.from_adk_evalset, or a DataFrame"):
         evaluated(np.array([[1.0]]))
 
 

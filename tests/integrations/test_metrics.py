@@ -214,7 +214,7 @@ class TestRowsWithoutScore:
         for criterion in (TRAJECTORY, RESPONSE):
             assert found.scores(criterion) == [None if index == place else 1.0 for index in range(3)]
             assert found.reasons(criterion)[place].startswith(f"NOT_EVALUATED: row {place + 1}: 1 problem")
-            assert "$.tool_calls: found a text that is no JSON" in found.reasons(criterion)[place]
+            assert "$.tool_calls: found a text that is not JSON" in found.reasons(criterion)[place]
             assert found.aggregates(criterion) == {"mean": 1.0, "pass_rate": pytest.approx(2 / 3), "evaluated": 2.0}
 
     def test_cells_with_nan_hold_nothing(self) -> None:

@@ -197,7 +197,7 @@ class TestRows:
         [
             ({"inputs": [None]}, "row 1: 1 problem"),
             ({"inputs": [float("nan")]}, r"$.inputs: found nothing; wanted what the user says, or an eval case"),
-            ({"eval_case": ["{"]}, r"$.eval_case: found a text that is no JSON"),
+            ({"eval_case": ["{"]}, r"$.eval_case: found a text that is not JSON"),
             ({"eval_case": [{"conversation": "hi"}]}, r"$.conversation: found 'hi'; wanted a list"),
             ({"inputs": ["a"], "session_input": [[1]]}, r"$.session_input: found a list of 1; wanted a session"),
             ({"inputs": ["boom"]}, "turn 1: RuntimeError: the kettle broke"),
@@ -217,7 +217,7 @@ class TestRows:
                 return Conversation(actual=(turn("bye"),))
 
         (found,) = outputs(Curt(), frame(inputs=[["a", "b"]]))
-        assert found["error"] == "1 turn took place, and the case asks for 2"
+        assert found["error"] == "1 turn took place, but the case has 2"
 
     def test_an_agent_that_raises_where_it_must_not_costs_its_row_only(self) -> None:
         class Broken:

@@ -198,9 +198,9 @@ def test_afterwards_it_is_gone() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"bounds": (1.0, 1.0)}, "no score can lie in"),
+        ({"bounds": (1.0, 1.0)}, "no score can be within"),
         ({"by_service": TooLong}, "settings without a backend"),
-        ({"needs": ("rubrics",)}, "rubrics and their type go together"),
+        ({"needs": ("rubrics",)}, "rubrics need a rubric type, and the other way round"),
     ],
 )
 def test_a_spec_that_contradicts_itself_is_refused(wrong: Any, reason: str) -> None:

@@ -91,7 +91,7 @@ def test_a_prompt_that_nobody_has_is_refused_and_nothing_is_left_behind(shared: 
     client = MlflowClient(tracking_uri=shared)
     run_id = new_run(client)
 
-    with pytest.raises(TrackingError, match=rf"prompt {named} \(5ha\) is not in MLflow's registry"):
+    with pytest.raises(TrackingError, match=rf"prompt {named} \(5ha\) is neither in MLflow's registry"):
         register_used_prompts(client, run_id, {named: "5ha"})
 
     assert client.get_prompt(f"adk_eval.{named.partition('@')[0]}") is None

@@ -90,7 +90,7 @@ def test_the_ledger_is_stored_by_its_path(store: str, tmp_path: Path) -> None:
 
 def test_a_judge_that_is_an_object_cannot_be_stored(store: str) -> None:
     (made,) = scorers.from_config({"criteria": {"final_response_match_v2": 0.5}}, judge=ScriptedJudge("valid"))
-    with pytest.raises(UsageError, match="whose judge is a ScriptedJudge cannot be stored: name a model"):
+    with pytest.raises(UsageError, match="whose judge is a ScriptedJudge cannot be stored: use a model's name"):
         made.model_dump()
 
 

@@ -197,5 +197,5 @@ def test_objects_of_mlflow_are_what_they_stand_for() -> None:
 
 def test_a_call_that_is_none_is_an_error_that_names_it() -> None:
     message = {"role": "assistant", "content": SAID, "tool_calls": [{"function": {"name": "switch", "arguments": "{"}}]}
-    with pytest.raises(EvalSetError, match=r"tool_calls\[0\]\.args: found a text that is no JSON"):
+    with pytest.raises(EvalSetError, match=r"tool_calls\[0\]\.args: found a text that is not JSON"):
         told_of({"messages": [message]}, "row")

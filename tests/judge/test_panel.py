@@ -130,7 +130,7 @@ def test_the_votes_are_rounded_up_to_an_equal_share() -> None:
 
 def test_members_must_differ_and_a_single_one_is_a_judge() -> None:
     alike = named("a", "valid")
-    with pytest.raises(UsageError, match="a panel of a, a: wanted different judges, each with a name of its own"):
+    with pytest.raises(UsageError, match="a panel of a, a: wanted different judges, each with a unique name"):
         scored([alike, named("a", "invalid")])
     with pytest.raises(UsageError, match="a panel of nobody"):
         scored([])
@@ -190,7 +190,7 @@ def test_an_outage_of_a_member_is_told_and_decides_nothing_that_it_could_have_ch
     assert report.judging is not None
     assert report.judging.members["gemini-c"][2] >= 1
     assert re.match("gemini-c: .*PERMISSION_DENIED", report.judging.outage)
-    assert "gemini-c voted with the panel in 0 of 0 and has no vote in" in format_judge_usage(report.judging)
+    assert "gemini-c voted with the panel in 0 of 0 and did not vote in" in format_judge_usage(report.judging)
     cell = report.cases[0].results[0].per_invocation[0]
     assert isinstance(cell, Scored)
     assert cell.details["panel"]["gemini-c"].startswith("no vote: gemini-c: ")

@@ -48,7 +48,7 @@ def test_without_a_key_everything_counts_and_with_one_what_was_written_with_it(a
             assert (found.get("address") is not None) == counts
             assert (found.scope("r"), len(found.runs())) == (("first", 1) if counts else ("r", 0))
             assert (found.account("budget: build").body == "[3, 0]") == counts
-            assert found.trouble == ("" if counts else "3 entries of the ledger were not written with your key, and not used")
+            assert found.trouble == ("" if counts else "3 ledger entries were not written with your key and not used")
     with ledger(anywhere, KEY, monkeypatch) as found:
         assert found.claim("address") is False  # nobody looked, so nobody knows that it does not count
         assert found.get("address") is None
@@ -89,7 +89,7 @@ def test_an_entry_counts_only_where_it_was_written(anywhere: str, forgery: str, 
         assert found.scope("r") in ("first", "r")
         assert found.account("asked").body == ""
         assert found.account("budget: build").body in ("[3, 0]", "")
-        assert found.trouble.endswith("not written with your key, and not used")
+        assert found.trouble.endswith("not written with your key and not used")
 
 
 def test_scored_parts_are_kept_where_nobody_finds_them_without_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,5 +120,5 @@ def test_the_key_of_a_ci_job_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(UsageError, match="others may have written this key"):
         ledger("l.sqlite", None, monkeypatch)
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
-    with pytest.raises(UsageError, match="set MLFLOW_ADK_EVAL_LEDGER_KEY, or RUNNER_TEMP to a folder outside the checkout"):
+    with pytest.raises(UsageError, match="set MLFLOW_ADK_EVAL_LEDGER_KEY, or set RUNNER_TEMP to a folder outside the checkout"):
         ledger("l.sqlite", None, monkeypatch)

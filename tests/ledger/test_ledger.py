@@ -210,10 +210,10 @@ def _folder(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (_text, "this is no ledger, or a damaged one (file is not a database)"),
-        (_foreign, "this SQLite database is no ledger"),
-        (_newer, "this ledger has schema 5, and this version of mlflow-adk-eval reads 4"),
-        (_damaged, "this is no ledger, or a damaged one (database disk image is malformed)"),
+        (_text, "this is not a ledger, or it is damaged (file is not a database)"),
+        (_foreign, "this SQLite database is not a ledger"),
+        (_newer, "this ledger has schema 5, but this version of mlflow-adk-eval reads 4"),
+        (_damaged, "this is not a ledger, or it is damaged (database disk image is malformed)"),
         (_folder, "the ledger cannot be used (unable to open database file)"),
     ],
 )
@@ -235,7 +235,7 @@ def test_a_file_that_is_no_ledger_is_named_and_left_alone(spoil: Callable[[Path]
     with CallCache(path) as ledger:
         ledger.put("paid", ANSWER)
         assert (ledger.get("paid"), ledger.trouble.partition(": ")[2]) == (ANSWER, found[0])
-    way_out = "move it away, or name another file with --ledger or MLFLOW_ADK_EVAL_LEDGER (`off`: keep nothing)"
+    way_out = "move it away, or name another file with --ledger or MLFLOW_ADK_EVAL_LEDGER (`off`: store nothing)"
     assert all(message.startswith(f"{path}: {reason}") and message.endswith(way_out) for message in found), found
     assert before == (path.read_bytes() if path.is_file() else None)
 
@@ -266,8 +266,8 @@ def test_where_nothing_can_be_written_it_says_so_before_and_goes_on_after(exists
         before, after = said("powerless", path).splitlines()
         folder.chmod(0o700)
     assert before.startswith(f"{path}: the ledger cannot be used (")
-    assert after == f"What was paid for could not be kept for a later run: {before}" or not exists
-    assert after.startswith(f"What was paid for could not be kept for a later run: {path}: the ledger cannot be used (")
+    assert after == f"Paid answers could not be saved for a later run: {before}" or not exists
+    assert after.startswith(f"Paid answers could not be saved for a later run: {path}: the ledger cannot be used (")
 
 
 # Losing the ledger does not lose the run
@@ -275,7 +275,7 @@ def test_where_nothing_can_be_written_it_says_so_before_and_goes_on_after(exists
 
 def test_a_disk_that_takes_no_more_does_not_end_the_run(path: Path) -> None:
     trouble = said("starving", path)
-    assert trouble.startswith(f"What was paid for could not be kept for a later run: {path}: the ledger cannot be used (")
+    assert trouble.startswith(f"Paid answers could not be saved for a later run: {path}: the ledger cannot be used (")
     with CallCache(path) as ledger:
         assert ledger.get("before") == Answer(text="worker")
         kept = [ledger.get(f"worker:{number}") for number in range(500)]

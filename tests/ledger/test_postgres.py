@@ -76,7 +76,7 @@ def test_a_server_that_restarts_costs_nothing_and_one_that_stays_away_is_named(p
         postgres.stop()
         try:
             one.put("b", Answer(text="b"))
-            assert one.trouble.startswith("What was paid for could not be kept for a later run: postgresql://127.0.0.1:")
+            assert one.trouble.startswith("Paid answers could not be saved for a later run: postgresql://127.0.0.1:")
             assert (one.get("a"), one.get("b"), one.claim("c"), one.account("x")) == (None, Answer(text="b"), True, None)
         finally:
             postgres.start()

@@ -68,7 +68,7 @@ def test_what_was_paid_for_while_the_database_was_away_is_written_when_it_is_bac
         try:
             ledger.put("meanwhile", Answer(text="meanwhile"))
             ledger.keep_conversation("run", "key", b"[]")
-            assert "could not be kept" in ledger.trouble
+            assert "could not be saved" in ledger.trouble
             assert (ledger.get("meanwhile"), ledger.account("x"), ledger.conversation("run", "key")) == (
                 Answer(text="meanwhile"),
                 None,
@@ -142,7 +142,7 @@ def test_a_run_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with CallCache(tmp_path / "l.sqlite") as one, CallCache(tmp_path / "l.sqlite") as other:
         one.hold("run")
         with pytest.raises(
-            RunError, match=r"is going on with this run, in process \d+, since 20.* UTC; wait until that ends, or 15 s"
+            RunError, match=r"has been running this evaluation in process \d+ since 20.* UTC; wait until that ends, or 15 s"
         ) as caught:
             other.hold("run")
         assert caught.value.exit_code == 3
@@ -165,7 +165,7 @@ def test_a_killed_process_holds_a_run_no_more_on_its_host_at_once_and_elsewhere_
         dead._owner = f"0123 {2**22 + 1} me@another.host"
         dead._claims.clear()
         dead.hold("run")
-        with pytest.raises(RunError, match=r"me@another\.host is going on"):
+        with pytest.raises(RunError, match=r"me@another\.host has been running"):
             other.hold("run")
         time.sleep(0.6)
         other.hold("run")

@@ -239,8 +239,8 @@ def test_what_is_held_is_counted_and_forgotten_by_model_or_run(anywhere: str) ->
         assert [run.run_id for run in ledger.runs()] == ["b"]
         for wrong, said in (
             ({}, "prune what?"),
-            ({"model": "m", "run_id": "b"}, "make no sense"),
-            ({"run_id": "z"}, "does not know the run z"),
+            ({"model": "m", "run_id": "b"}, "cannot be combined"),
+            ({"run_id": "z"}, "has no run z"),
         ):
             with pytest.raises(UsageError, match=said):
                 ledger.prune(**wrong)

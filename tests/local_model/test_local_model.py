@@ -128,7 +128,7 @@ def test_a_small_model_judges_in_form_once_and_one_answer_at_a_time(
     assert httpx.get(f"{url}/most").json() == {"most": 1}
     ran(*evaluate, "--detailed")
     _, plain = ran("gate", second["run_id"])
-    assert "was never measured against labels by people" in plain
+    assert "was never calibrated against people's labels" in plain
     (tmp_path / "gate.yaml").write_text("rules: {final_response_match_v2: {min: 0.1}}\njudge: {calibrated: true}\n")
     refused, why = ran("gate", second["run_id"], "--policy", "gate.yaml")
     assert refused == 2, why

@@ -161,7 +161,7 @@ def test_q20_a_custom_metrics_wrong_answer_costs_no_other_case_and_changes_nothi
 def test_q24_an_id_that_occurs_twice_is_an_error() -> None:
     """ADK's file manager scores both against the first case's reference."""
     twice = json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": []}] * 2})
-    with pytest.raises(EvalSetError, match=r"found 'a', which is \$\.eval_cases\[0\]\.eval_id too"):
+    with pytest.raises(EvalSetError, match=r"found 'a', the same as \$\.eval_cases\[0\]\.eval_id"):
         parse_eval_set(twice.encode(), "s.json", stem="s")
     with pytest.raises(UsageError, match="several cases of one id"):
         score(cases(case("a", turn()), case("a", turn())), {}, config(RESPONSE))

@@ -367,7 +367,7 @@ def test_q41_an_empty_conversation_is_an_error_of_its_case() -> None:
     """ADK raises an IndexError."""
     report = judged(SIMULATOR, ScriptedJudge({}), scenario("s"))
     assert report.verdict == "undecided"
-    assert "there is no actual invocation" in error_of(report)
+    assert "there is no actual turn" in error_of(report)
 
 
 @pytest.mark.parametrize("answer", [ConnectionError("down"), Answer(text='{"verdict": "valid"}\nThat is, on the whole, what I think.')])

@@ -42,7 +42,7 @@ def test_it_says_what_else_differs_and_warns() -> None:
     side = replace(compared_run(lax, "lax"), warnings=("the run was killed",))
     text = printed(compared(side, compared_run(strict, "strict")))
     assert "attention: the first run: the run was killed" in text
-    assert "Not only the agent differs:\n  - Config $.criteria.response_match_score.threshold: 0.5 → 0.6" in text
+    assert "The agent is not the only difference:\n  - Config $.criteria.response_match_score.threshold: 0.5 → 0.6" in text
 
 
 def test_what_kept_its_verdict_is_told_on_demand() -> None:

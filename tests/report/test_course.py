@@ -49,7 +49,7 @@ HAD = {
 }
 USERS = JudgeUsage(calls=7, failed_calls=1, input_tokens=900, output_tokens=100, models=("player",), prompts={"user_simulator@1": "ab"})
 SAID = (
-    "3 simulated conversations: 1 ended at the goal, 1 at the limit (max_allowed_invocations of 2), 1 broke off",
+    "3 simulated conversations: 1 reached the goal, 1 hit the limit (max_allowed_invocations of 2), 1 broke off",
     "The tool environment answered or delayed 2 calls: 1 error, 1 delay; by tool: book 2",
     "Users simulated by player: 7 calls (1 failed), 1,000 tokens",
 )
@@ -129,9 +129,9 @@ def test_a_session_of_pytest_says_it_of_all_of_its_processes() -> None:
 def test_the_page_has_a_badge_for_each_ending_and_marks_each_injection() -> None:
     source = page(whole())
     text = visible(source)
-    assert [text.count(badge) for badge in ("ended at the goal", "ended at the limit", "broke off")] == [3, 2, 3]
+    assert [text.count(badge) for badge in ("reached the goal", "hit the limit", "broke off")] == [3, 2, 3]
     assert "Endings3 simulated conversations" in text
-    assert "The simulated conversation ended at the goal: all <b>booked</b>" in text
+    assert "The simulated conversation reached the goal: all <b>booked</b>" in text
     assert "<b>booked" not in source
     assert text.count("injected error after 1.5 s") == 1
     assert "Actual call as expected injected error after 1.5 s" in text
@@ -177,8 +177,8 @@ def test_adk_reads_the_result_and_this_package_finds_all_of_it_there() -> None:
 @pytest.mark.parametrize(
     ("endings", "told"),
     [
-        ([AT_LIMIT], "1 simulated conversation: 1 ended at the limit (max_allowed_invocations of 2)"),
-        ([Ending(reason="limit"), Ending(reason="error")], "2 simulated conversations: 1 ended at the limit, 1 broke off"),
+        ([AT_LIMIT], "1 simulated conversation: 1 hit the limit (max_allowed_invocations of 2)"),
+        ([Ending(reason="limit"), Ending(reason="error")], "2 simulated conversations: 1 hit the limit, 1 broke off"),
     ],
 )
 def test_few_endings_are_told_in_proper_sentences(endings: Sequence[Ending], told: str) -> None:
@@ -190,8 +190,8 @@ def test_a_model_that_plays_users_and_is_out_of_order_is_a_failed_run() -> None:
     undecided = replace(undecided, cases=(*undecided.cases, *report_of("goal").cases))
     gone = replace(undecided, simulating=replace(USERS, outage="503 for 60 s"))
     assert (exit_code(undecided), exit_code(gone)) == (2, 3)
-    assert "a model that simulates users was out of order and was given up: 503 for 60 s" in "\n".join(terminal(gone))
-    assert "**Attention**: a model that simulates users was out of order" in note_of(gone)
+    assert "the user simulator stopped responding and was rolled back: 503 for 60 s" in "\n".join(terminal(gone))
+    assert "**Attention**: the user simulator stopped responding" in note_of(gone)
 
 
 @pytest.mark.parametrize(

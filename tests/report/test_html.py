@@ -28,7 +28,7 @@ def test_the_verdict_comes_first_with_its_counts_and_reasons() -> None:
         "rooms nightly ✗ failed 1 of 3 cases passed, 1 failed, 1 undecided lamp: tool_trajectory_avg_score is 0.5, below its threshold 1 "
     )
     facts = text.index("Eval setrooms Agent versionabc123 JudgesJudged by scripted: 12 calls, ")
-    assert facts < text.index("Criteria Criterion Threshold") < text.index("it is never a zero, never part of a mean, and never a pass")
+    assert facts < text.index("Criteria Criterion Threshold") < text.index("it never counts as zero, in a mean, or as a pass")
 
 
 def test_a_pass_needs_no_reasons() -> None:
@@ -93,7 +93,7 @@ def test_votes_are_told_by_rubric_with_the_dissent() -> None:
 def test_a_turn_that_the_agent_did_not_reach_says_so() -> None:
     text = visible(page(report()))
     assert "Expected answerstill here Actual answerthe agent did not get here ?not evaluated" in text
-    assert "the agent did not finish: 1 turn took place, and the case asks for 2" in text
+    assert "the agent did not finish: 1 turn took place, but the case has 2" in text
 
 
 def test_without_a_reference_there_is_only_what_the_agent_did() -> None:
@@ -119,7 +119,7 @@ def test_notes_and_an_outage_are_told() -> None:
     found = report()
     assert found.judging is not None
     text = visible(page(replace(found, notes=("3 recorded cases are not in the eval set",), judging=replace(found.judging, outage="503"))))
-    assert "Attention: a judge was out of order and was given up: 503" in text
+    assert "Attention: a judge stopped responding and was rolled back: 503" in text
     assert "Note: 3 recorded cases are not in the eval set" in text
 
 
@@ -139,9 +139,9 @@ def test_of_a_large_run_only_cases_that_did_not_pass_are_shown_and_it_says_so() 
     (small, nothing), (large, of_large), (huge, of_huge) = (shown_cases(found, most) for most in (40, 39, 3))
     assert (len(small), nothing) == (40, "")
     assert [case.eval_id for case in large] == list(cases.eval_ids[10:15])
-    assert of_large.startswith("This run has 40 turns, too many for one page. Below are only the cases that did not pass. ")
+    assert of_large.startswith("This run has 40 turns, too many for one page. This page shows only cases that did not pass. ")
     assert [case.eval_id for case in huge] == list(cases.eval_ids[10:13])
-    assert "and of these the first 3 of 5. " in of_huge
+    assert ": the first 3 of 5. " in of_huge
 
 
 @pytest.mark.slow

@@ -206,6 +206,6 @@ def test_headings_and_controls_have_names(tab: Tab) -> None:
         'rowheader "response_match_score"',
         'img "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1"',
         'group "Show cases by verdict"',
-        'searchbox "Search in all texts of a case"',
+        'searchbox "Search all text"',
     ):
         assert line in tree

@@ -31,9 +31,9 @@ def test_the_page_says_what_flipped_and_why() -> None:
     assert "1 now fails 1 changed to or from undecided of 3 cases in both runs" in text
     assert "Passed before, fails now (1)" in text
     assert "Turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
-    assert "Turn 1: beep({}) is now called (the reference has no such call)" in text
-    assert "Evidence lost or gained (1)" in text
-    assert "Turn 2: not evaluated: the agent did not finish: 1 turn took place, and the case asks for 2" in text
+    assert "Turn 1: beep({}) is now called (not in the reference)" in text
+    assert "Changed to or from undecided (1)" in text
+    assert "Turn 2: not evaluated: the agent did not finish: 1 turn took place, but the case has 2" in text
     assert "Same verdict and scores: 1 case, good" in text
 
 
@@ -58,7 +58,7 @@ def test_what_else_differs_is_said_before_the_scores() -> None:
     cases = eval_set({"a": [turn("hi", "hello")]})
     lax, strict = (score(cases, cases, {"criteria": {"response_match_score": threshold}}) for threshold in (0.5, 0.8))
     text = visible(page(compare(lax, strict)))
-    assert "Not only the agent differs, so it may not be the cause of every change below:" in text
+    assert "The agent is not the only difference, so it may not have caused every change below:" in text
     assert text.index("Config $.criteria.response_match_score.threshold: 0.5 → 0.8") < text.index("Scores")
     assert "No verdict flipped (1 case in both runs)" in text
 
@@ -66,7 +66,7 @@ def test_what_else_differs_is_said_before_the_scores() -> None:
 def test_cases_without_a_partner_are_named() -> None:
     before, after = (eval_set({name: [turn("hi", "hello")], "b": [turn("hi", edited)]}) for name, edited in (("a", "x"), ("c", "y")))
     text = visible(page(compare(*(score(cases, cases, {"criteria": {"response_match_score": 0.5}}) for cases in (before, after)))))
-    assert "1 case in both eval sets, but with other turns or expectations, so not compared: b" in text
+    assert "1 case in both eval sets with different turns or expectations, so not compared: b" in text
     assert "1 case only in the first run: a" in text
     assert "1 case only in the second run: c" in text
     assert "The runs have no case in common" in text

@@ -23,7 +23,7 @@ from tests.tracking.judged import DOWN, MATCH, RUBRICS, USAGE
 
 ACCOUNTS = (
     "Judged by gemini-2.5-flash: 13 calls (2 failed), 1,234 tokens, 4 votes saved by stopping early, 3 answers reused from the ledger; "
-    "25.0% of 12 votes went against their verdict"
+    "25.0% of 12 votes disagree with the verdict"
 )
 OUT = replace(USAGE, outage=DOWN)
 
@@ -50,7 +50,7 @@ def test_terminal_and_note_tell_what_judging_took() -> None:
 
 def test_an_outage_is_said_loudly_and_early() -> None:
     report = judged.report(usage=OUT)
-    sentence = f"a judge was out of order and was given up: {DOWN}"
+    sentence = f"a judge stopped responding and was rolled back: {DOWN}"
     assert sentence in printed(report)
     note = note_of(report)
     assert note.index(sentence) < note.index("| criterion |")

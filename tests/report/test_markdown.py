@@ -111,7 +111,7 @@ def test_verdict(cases: list[CaseLine], missing: int, verdict: str) -> None:
 
 def test_a_judge_that_was_out_of_order_is_said_first() -> None:
     text = step_summary([UNKNOWN], judging=JudgeUsage(models=("m",), outage="503 | all the time"))
-    assert text.splitlines()[2] == "**Attention:** a judge was out of order and was given up&#58; 503 &#124; all the time"
+    assert text.splitlines()[2] == "**Attention:** a judge stopped responding&#58; 503 &#124; all the time"
 
 
 def test_totals_of_files_that_differ() -> None:

@@ -47,7 +47,7 @@ def test_rates_of_the_first_runs() -> None:
 def test_how_many_are_flaky() -> None:
     assert format_flaky(REPORT.repeats) == "2 of 3 cases are flaky"
     assert format_flaky(repeated({"a": [PASSED, FAILED]}).repeats) == "1 of 1 case is flaky"
-    assert format_flaky(repeated({"a": [FAILED, FAILED]}).repeats) == "No case is flaky: the 2 runs of each came to the same verdict"
+    assert format_flaky(repeated({"a": [FAILED, FAILED]}).repeats) == "No case is flaky: all 2 runs of each agree"
 
 
 def test_ranges_are_of_criteria_that_decide_and_vary() -> None:
@@ -98,7 +98,7 @@ def test_the_page_has_a_section_on_repeated_runs() -> None:
     assert section.index("lamp") < section.index("heat")
     assert "1 of 3 runs passed, 1 failed, 1 undecided 33.3%" in section
     assert "pass^333.3%" in section  # two cells, with nothing between them
-    assert "and 50 more, in the run's table adk_eval/repeats.json" in visible(page(MANY))
+    assert "and 50 more in the run's table adk_eval/repeats.json" in visible(page(MANY))
     assert "No case is flaky" in visible(page(repeated({"a": [PASSED] * 30})))
 
 

@@ -45,7 +45,7 @@ def test_no_more_is_unpacked_than_is_allowed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(files, "MOST_BYTES", 6_000)
     assert read_columns(content, "f", {"id": "text"}, rows=1)
     monkeypatch.setattr(files, "MOST_BYTES", 4_000)
-    with pytest.raises(InputError, match="found a file that unpacks to 0 MiB"):
+    with pytest.raises(InputError, match="found a file that decompresses to 0 MiB"):
         read_columns(content, "f", {"id": "text"}, rows=1)
 
 

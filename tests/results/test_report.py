@@ -102,8 +102,8 @@ def test_three_turns_of_exactly_the_threshold_pass() -> None:
         ([Scored(1.0), Skipped("no data")], Errored("invocation 2 of 2: no data")),
         ([Skipped("no data"), Skipped("no data")], Skipped("invocation 1 of 2: no data; invocation 2 of 2: no data")),
         ([Skipped("no data"), Errored("down")], Errored("invocation 1 of 2: no data; invocation 2 of 2: down")),
-        ([], Errored("no invocation was evaluated")),
-        ([None, None], Errored("no invocation was evaluated")),
+        ([], Errored("no turn was evaluated")),
+        ([None, None], Errored("no turn was evaluated")),
     ],
 )
 def test_a_case_has_a_score_only_if_each_planned_cell_has_one(cells: list[Outcome | None], outcome: Outcome) -> None:

@@ -134,7 +134,7 @@ def test_an_error_of_the_agent_stands_where_it_did_not_finish() -> None:
 
 def test_an_error_after_more_turns_than_asked_for_stands_in_the_last_row() -> None:
     rows = records(score(cases(case("a", turn())), {"a": [turn(), turn()]}, config(RESPONSE)))
-    assert [row["agent_error"] for row in rows] == ["", "2 turns took place, and the case asks for 1"]
+    assert [row["agent_error"] for row in rows] == ["", "2 turns took place, but the case has 1"]
 
 
 def test_a_case_without_turns_has_one_row() -> None:

@@ -97,9 +97,9 @@ def other_types() -> bytes:
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        (b"", "no Parquet file"),
-        (b"PAR1" * 20, "no Parquet file"),
-        (dump_votes([VOTE])[:-50], "no Parquet file"),
+        (b"", "not a Parquet file"),
+        (b"PAR1" * 20, "not a Parquet file"),
+        (dump_votes([VOTE])[:-50], "not a Parquet file"),
         (other_columns(), "no column run_index"),
         (other_types(), "other types"),
     ],

@@ -200,9 +200,11 @@ def test_judges_do_not_decide_in_batches() -> None:
 
 def test_several_processes_take_no_agent_and_no_judge(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", EDGES)
-    with pytest.raises(adk_eval.UsageError, match=r"workers=2: several processes only apply computed criteria, and judges decide final_"):
+    with pytest.raises(
+        adk_eval.UsageError, match=r"workers=2: several processes only can only apply computed criteria, but judges decide final_"
+    ):
         adk_eval.score(path, config={"criteria": {"final_response_match_v2": 0.5}}, judge=lambda question: "valid", workers=2)
-    with pytest.raises(adk_eval.UsageError, match=r"workers=2: several processes only score recordings; record what the agent does first"):
+    with pytest.raises(adk_eval.UsageError, match=r"workers=2: several processes can only score recordings; record the agent first"):
         adk_eval.evaluate(path, agent=lambda text: text, config=CONFIG, tracking_uri=f"sqlite:///{tmp_path}/none.db", workers=2)
     with pytest.raises(adk_eval.UsageError, match="workers=0: wanted a whole number of at least 1"):
         adk_eval.score(path, config=CONFIG, workers=0)
@@ -301,7 +303,7 @@ def test_the_cases_of_a_killed_worker_are_scored_again(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_again_and_again_is_one_error(tmp_path: Path) -> None:
     done = killing(tmp_path, 1000)
     assert done.returncode
-    assert "RunError: a worker process ended twice on the same cases, as it does where memory runs out; use fewer workers." in done.stderr
+    assert "RunError: a worker process died twice on the same cases, perhaps out of memory; use fewer workers." in done.stderr
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def accounts(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def granted(error: TrackingError, owner: str, user: str) -> None:
     """Do what an error says that the owner has to do."""
-    command = str(error).partition("they grant it by: ")[2]
+    command = str(error).partition("basic-auth: ")[2]
     arguments = [each.replace("OWNER", f"{owner}:{PASSWORD}").replace("USER", user) for each in shlex.split(command)]
     done = subprocess.run([*arguments, "--silent", "--fail"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
@@ -83,7 +83,10 @@ def test_each_permission_that_a_promoter_lacks_is_named_with_what_grants_it(acco
     first, second = Entrant(lab, model), Entrant(lab, model)
 
     as_user("ann")
-    for what in (f"the experiment 'shop' (id {lab.experiment_id}), which you need to keep the record", f"the registered model {model!r}"):
+    for what in (
+        f"the experiment 'shop' (id {lab.experiment_id}), which you need to store the promotion record",
+        f"the registered model {model!r}",
+    ):
         with pytest.raises(TrackingError) as refused:
             first.promote()
         assert f"MLflow denies you the permission EDIT on {what}" in str(refused.value)

@@ -57,7 +57,7 @@ def test_a_login_page_is_told_from_mlflow(proxy: Proxy, here: Path) -> None:
     with proxy.spoiling(lambda _: "html"):
         done = invoke("gate", "0123456789abcdef0123456789abcdef", "--tracking-uri", proxy.uri)
     assert done.exit_code == 3
-    assert done.stderr.startswith("error: MLflow could not be asked: ")
+    assert done.stderr.startswith("error: MLflow could not be queried: ")
     assert "Traceback" not in done.stderr
 
 
@@ -99,7 +99,7 @@ def test_a_full_disk_is_one_message(server: Server, here: Path, bytes_a_file: in
     )
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    assert re.search(r"^error: this machine takes no more: .*File too large.*TMPDIR", done.stderr)
+    assert re.search(r"^error: cannot write: .*File too large.*TMPDIR", done.stderr)
     client = connect(server.uri)
     (run,) = client.search_runs([client.get_experiment_by_name(f"full {bytes_a_file}").experiment_id])
     assert (run.info.status, run.data.tags["adk_eval.status"]) == ("FAILED", "failed")

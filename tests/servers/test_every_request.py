@@ -52,7 +52,7 @@ class Journey:
         return [] if found is None else list(self.client.search_runs([found.experiment_id]))
 
     def check_run(self, *, finished: int = 1) -> None:
-        """Check that so many runs hold the evaluation, of one version, and that no other run has not ended."""
+        """Check that so many runs hold the evaluation, of one version, and that no other run is not finished."""
         runs = self.runs()
         by_status = sorted((run.info.status, run.data.tags["adk_eval.status"]) for run in runs)
         assert by_status.count(("FINISHED", "complete")) == finished, by_status

@@ -57,7 +57,7 @@ def test_that_it_stays_open_is_said_where_it_cannot_be_helped(proxy: Proxy, serv
         adk_eval.evaluate(ROOMS, answering(ROOMS), CONFIG, experiment=EXPERIMENT, tracking_uri=proxy.uri)
     run_id, status, _ = run_of(server)
     assert status == "RUNNING"
-    assert f"run {run_id} could not be marked as FAILED, and may say RUNNING for good" in caplog.text
+    assert f"run {run_id} could not be marked as FAILED and may show RUNNING forever" in caplog.text
 
 
 def test_what_was_evaluated_is_kept_and_uploaded_to_where_the_environment_says(
@@ -80,7 +80,7 @@ def test_what_was_evaluated_is_kept_and_uploaded_to_where_the_environment_says(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
     other = invoke("upload", f"adk_eval_pending/{run_id}")
     assert other.exit_code == 64, other.output
-    assert f"run {run_id} (begun at {begun}, which --tracking-uri can name) does not exist" in other.output.replace("\n", " ")
+    assert f"run {run_id} (started at {begun}; try that as --tracking-uri) does not exist" in other.output.replace("\n", " ")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     moved = invoke("upload", f"adk_eval_pending/{run_id}")
     assert moved.exit_code == 0, moved.output

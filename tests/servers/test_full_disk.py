@@ -101,7 +101,7 @@ def evaluated(disk: Disk, proxy: Proxy, here: Path, path: str) -> subprocess.Com
 @pytest.mark.parametrize("path", ["/mlflow/traces", *(["/manifest.json", "/v1/traces", "/runs/update"] if SPOILT else [])])
 def test_a_run_that_met_a_full_disk_is_completed_by_an_upload(path: str, disk: Disk, proxy: Proxy, here: Path) -> None:
     done = evaluated(disk, proxy, here, path)
-    assert "Everything is kept in adk_eval_pending/" in done.stderr
+    assert "Everything is saved in adk_eval_pending/" in done.stderr
     (folder,) = here.glob("adk_eval_pending/*")
     assert invoke("upload", folder, "--tracking-uri", proxy.uri).exit_code == 3
     disk.free()
@@ -125,6 +125,6 @@ def test_a_run_that_a_full_disk_does_not_let_begin_says_so(path: str, disk: Disk
     assert experiment
     runs = client.search_runs([experiment.experiment_id])
     assert [run.data.tags["adk_eval.status"] for run in runs] == (["running"] if path == "/runs/log-inputs" else [])
-    assert all("MLflow or its process was gone then" in run.data.tags["mlflow.note.content"] for run in runs)
+    assert all("MLflow or the process failed" in run.data.tags["mlflow.note.content"] for run in runs)
     for run in runs:
         assert invoke("gate", run.info.run_id, "--tracking-uri", proxy.uri).exit_code == 2

@@ -228,7 +228,7 @@ def test_what_a_server_keeps_refusing_is_an_error_in_its_words(written: Written,
     with proxy.spoiling(never("/v1/traces", "503")) as seen, pytest.raises(MlflowException, match="/v1/traces failed with error code 503"):
         written.write(proxy.uri)
     assert sum(request.path == "/v1/traces" for request in seen) <= 1 + 4
-    with proxy.spoiling(never("/v1/traces", "html")), pytest.raises(MlflowException, match=r"no answer of MLflow: .<!doctype html>"):
+    with proxy.spoiling(never("/v1/traces", "html")), pytest.raises(MlflowException, match=r"did not answer like MLflow: .<!doctype html>"):
         written.write(proxy.uri)
     written.write(proxy.uri)
     assert written.found() == written.rows
@@ -294,7 +294,7 @@ def test_a_server_that_hashes_each_password_is_told_of_once(
     with proxy.spoiling(at("/version", 1.0, times=2)) as seen, caplog.at_level(logging.WARNING, trace_requests.__name__):
         evaluate(cases, expected_of(cases), CONFIG, experiment="dear", tracking_uri=proxy.uri)
     (said,) = [record.getMessage() for record in caplog.records if record.name == trace_requests.__name__]
-    assert re.search(r"takes \d\.\d s to check the password of each request, \d+ s for 20 traces: write fewer \(`--traces failed`", said)
+    assert re.search(r"takes \d\.\d s to check the password on each request, \d+ s for 20 traces: log fewer \(`--traces failed`", said)
     assert "pw-of-mine" not in said
     assert Counter(request.path for request in seen)["/version"] == 2
 

@@ -59,7 +59,7 @@ class TestPredictions:
 
     @pytest.mark.parametrize("cells", [{}, {"predictions": None}, {"predictions": float("nan")}, {"predictions": pd.NA}], ids=repr)
     def test_are_the_one_cell_that_there_must_be(self, cells: dict[str, Any]) -> None:
-        with pytest.raises(EvalSetError, match=r"row 7: 1 problem.*\n  \$\.predictions: found nothing; wanted what the agent did"):
+        with pytest.raises(EvalSetError, match=r"row 7: 1 problem.*\n  \$\.predictions: found nothing; wanted the agent's turns"):
             row_of(cells, "row 7")
 
     def test_get_the_user_s_words_of_the_case(self) -> None:
@@ -161,7 +161,7 @@ class TestToolCalls:
         ],
     )
     def test_of_a_cell_cannot_belong_to_a_conversation(self, cells: dict[str, Any]) -> None:
-        with pytest.raises(EvalSetError, match="no such cell beside"):
+        with pytest.raises(EvalSetError, match="already contains the tool calls"):
             row_of(cells)
 
 
@@ -286,22 +286,22 @@ BAD: list[tuple[str, Any, str]] = [
     ("predictions", Decimal("NaN"), r"row 5, predictions: .*\n  .*wanted a text, an Invocation"),
     ("targets", 42, r"row 5, targets: .*\n  \$: found 42; wanted a text, an Invocation or a dict of one"),
     ("targets", {"conversation": "hello"}, r"row 5, targets: .*\n  \$\.conversation: found 'hello'; wanted a list"),
-    ("tool_calls", "switch(hall)", r"\$\.tool_calls: found a text that is no JSON .*; wanted the tools it called"),
+    ("tool_calls", "switch(hall)", r"\$\.tool_calls: found a text that is not JSON .*; wanted the tools it called"),
     ("tool_calls", '{"name": "x"}', r"\$\.tool_calls: found an object with name; wanted the tools it called"),
     ("tool_calls", 3, r"\$\.tool_calls: found 3; wanted the tools it called"),
     ("tool_calls", [SWITCH, "heat"], r"\$\.tool_calls\[1\]: found 'heat'; wanted a tool call: \{\"name\", \"args\"\}"),
     ("tool_calls", [{"args": {}}], r"\$\.tool_calls\[0\]: found an object with args; wanted a tool call"),
     ("tool_calls", [{"name": "x", "arg": {}}], r"\$\.tool_calls\[0\]: found unknown keys arg; wanted name, args, response and id"),
     ("tool_calls", [{"name": "x", "args": [1]}], r"\$\.tool_calls\[0\]\.args: found a list of 1; wanted an object"),
-    ("expected_tool_calls", [{"name": "x", "arguments": "{"}], r"\$\.expected_tool_calls\[0\]\.arguments: found a text that is no JSON"),
-    ("rubrics", "be polite", r"\$\.rubrics: found a text that is no JSON .*; wanted what a judge should look for"),
-    ("rubrics", {"rubric_id": "p"}, r"\$\.rubrics: found an object with rubric_id; wanted what a judge"),
+    ("expected_tool_calls", [{"name": "x", "arguments": "{"}], r"\$\.expected_tool_calls\[0\]\.arguments: found a text that is not JSON"),
+    ("rubrics", "be polite", r"\$\.rubrics: found a text that is not JSON .*; wanted rubrics for the judge"),
+    ("rubrics", {"rubric_id": "p"}, r"\$\.rubrics: found an object with rubric_id; wanted rubrics for"),
     ("rubrics", [7], r"row 5, rubrics: .*\n  \$\[0\]: found 7; wanted an object"),
     ("session_input", {"user_id": "u"}, r"row 5, session_input: .*\n  \$\.app_name: found nothing"),
     ("session_input", [1], r"\$\.session_input: found a list of 1; wanted the session"),
-    ("session_state", [1], r"\$\.session_state: found a list of 1; wanted the state of its session"),
-    ("session_state", "on", r"\$\.session_state: found a text that is no JSON"),
-    ("expected_session_state", 3, r"\$\.expected_session_state: found 3; wanted the state that it should have left"),
+    ("session_state", [1], r"\$\.session_state: found a list of 1; wanted the session state"),
+    ("session_state", "on", r"\$\.session_state: found a text that is not JSON"),
+    ("expected_session_state", 3, r"\$\.expected_session_state: found 3; wanted the expected session state after the last turn"),
     ("run_index", -1, r"\$\.run_index: found -1; wanted which run"),
     ("run_index", 1.5, r"\$\.run_index: found 1\.5; wanted which run"),
     ("run_index", float("inf"), r"\$\.run_index: found Infinity; wanted which run"),

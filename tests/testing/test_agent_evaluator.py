@@ -240,7 +240,7 @@ class TestWhereAdkIsWrong:
         file = write(tmp_path, PASSING, config={"criteria": {"partial": 0.5}, "custom_metrics": {"partial": metric}})
         run(AdkEvaluator.evaluate(module(answers), file, 1, print_detailed_results=False))
         said = failure(AgentEvaluator.evaluate(module(answers), file, 1, print_detailed_results=False))
-        assert "not enough evidence: passing" in said
+        assert "undecided: passing" in said
         assert "partial was NOT EVALUATED: invocation 1 of 2: the metric gave no score" in said
 
     def test_q26_a_misspelt_config_has_no_criteria(self, module: Any, tmp_path: Path) -> None:
@@ -317,11 +317,11 @@ class TestOurs:
         write(tmp_path / "one", PASSING)
         empty = write(tmp_path / "two")
         said = failure(evaluate_agent(scripted(answers), tmp_path, 1, print_detailed_results=False))
-        assert said == f"0 of 1 case runs did not pass\n\n{empty}: no cases, so there is no evidence"
+        assert said == f"0 of 1 case runs did not pass\n\n{empty}: no cases, so there is nothing to evaluate"
 
     @pytest.mark.parametrize("name", ["artifact_service", "eval_set_results_manager"])
     def test_services_that_cannot_be_chosen(self, tmp_path: Path, name: str) -> None:
-        with pytest.raises(UsageError, match=f"{name}: none can be chosen here; "):
+        with pytest.raises(UsageError, match=f"{name}: cannot be set here; "):
             run(AgentEvaluator.evaluate("agent", write(tmp_path, PASSING), **{name: object()}))
 
     def test_what_is_found_before_the_agent_is_called(self, tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ class TestResults:
         assert "0 of 1\n" not in silent.stdout
         assert "passed 0 of 1, 1 NOT EVALUATED" in silent.stdout
         unknown = run(project, "-k", "greet", "--adk-config", "absent.json")
-        assert "not enough evidence: no threshold was missed, but not everything was evaluated" in unknown.stdout, unknown.stdout
+        assert "undecided: no threshold was missed, but something was not evaluated" in unknown.stdout, unknown.stdout
         assert "absent was NOT EVALUATED: invocation 1 of 1: the metric gave no score" in unknown.stdout
         assert "1 failed" in unknown.stdout
 

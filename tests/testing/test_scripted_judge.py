@@ -68,7 +68,7 @@ class TestAnswerFor:
 
     @pytest.mark.parametrize(("question", "labels"), [(SEVERAL, {"item_1": "no"}), (ONE, {"item_1": "no", "item_2": "yes"}), (ONE, {})])
     def test_labels_that_do_not_fit(self, question: Question, labels: Mapping[str, str]) -> None:
-        with pytest.raises(ValueError, match=r"no label for item_2 \(Is it short\?\)|one verdict is asked for; the script gives [02]"):
+        with pytest.raises(ValueError, match=r"no label for item_2 \(Is it short\?\)|wanted one verdict; the script gives [02]"):
             answer_for(question.request({}), labels)
 
 
@@ -112,9 +112,9 @@ class TestScripts:
         ("script", "message"),
         [
             ({"hallucinations_v1": "supported"}, "nothing for 'safety_v1', but for hallucinations_v1"),
-            ({}, "nothing for 'safety_v1', but for nothing at all"),
+            ({}, "no entry for 'safety_v1', only for nothing"),
             (lambda request: request.blocks["reply"], "KeyError: 'reply'"),
-            (lambda _request: None, "the script of the judge"),
+            (lambda _request: None, "the judge's script"),
         ],
     )
     def test_what_the_script_gets_wrong(self, script: Any, message: str) -> None:

@@ -35,7 +35,7 @@ def test_a_report_that_was_never_logged_is_held_to_a_policy_without_mlflow(tmp_p
     decision = assert_gate(scored(), policy)
     assert decision.passed
     assert decision.run_id == "(not logged)"
-    assert "the report was not logged in MLflow" in decision.notes[-1]
+    assert "the report was not logged to MLflow" in decision.notes[-1]
     assert len(decision.evidence_sha256) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["gate.yaml"]
 
@@ -83,9 +83,9 @@ def test_a_report_that_was_not_logged_can_be_compared_with_a_champion(store: str
     decision = assert_gate(scored(), policy, tracking_uri=store)
     assert decision.baseline_run_id == champion.run_id
     worse = scored({eval_id: ["I do not know"] for eval_id in EIGHT.eval_ids})
-    with pytest.raises(AssertionError, match="more than chance explains"):
+    with pytest.raises(AssertionError, match="unlikely to be chance"):
         assert_gate(worse, policy, tracking_uri=store)
-    with pytest.raises(AssertionError, match="it is unknown which agent version it evaluated"):
+    with pytest.raises(AssertionError, match="the evaluated agent version is unknown"):
         assert_gate(scored(), policy, agent_version=champion_model(champion, store), tracking_uri=store)
 
 

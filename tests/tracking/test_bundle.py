@@ -60,7 +60,7 @@ def test_a_bundle_that_was_touched_is_refused(tmp_path: Path, change: str) -> No
         case _:
             table = table.with_name("more.json")
             table.write_text("{}")
-    with pytest.raises(UsageError, match=f"changed since it was written: {table.name}"):
+    with pytest.raises(UsageError, match=f"changed after it was written: {table.name}"):
         load(tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_a_bundle_that_was_touched_is_refused(tmp_path: Path, change: str) -> No
 def test_a_folder_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "artifacts").mkdir()
     (tmp_path / "bundle.json").write_bytes(text)
-    with pytest.raises(UsageError, match="the bundle cannot be read"):
+    with pytest.raises(UsageError, match="the pending evaluation cannot be read"):
         load(tmp_path)
     with pytest.raises(UsageError, match="no bundle"):
         load(tmp_path / "nowhere")

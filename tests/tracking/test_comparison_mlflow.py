@@ -77,7 +77,7 @@ def test_runs_compare_as_their_reports_do(runs: tuple[str, Report, Report]) -> N
     sentences = [cause.sentence for case in by_id.flipped for _, cause in case.all_causes()]
     assert "switch is called with $.room = 'all', was 'hall' (expected 'hall')" in sentences
     assert "rubric polite (The answer is polite.): judged no (no 2), was yes (yes 2): It is | *so*." in sentences
-    assert 'heat({"to": 21}) is no longer called (the reference has this call)' in sentences
+    assert 'heat({"to": 21}) is no longer called (as in the reference)' in sentences
 
 
 def test_what_runs_differ_in_is_read_from_parameters(runs: tuple[str, Report, Report]) -> None:
@@ -170,7 +170,7 @@ def test_a_run_without_an_evaluation_is_bad_usage(runs: tuple[str, Report, Repor
     empty = MlflowClient(store).create_run(experiment_id(store, EXPERIMENT)).info.run_id
     refused = invoke(good.run_id, empty, "--tracking-uri", store)
     assert refused.exit_code == 64
-    assert "holds no finished evaluation" in refused.stderr
+    assert "contains no finished evaluation" in refused.stderr
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def spoilt(kind: str) -> Evidence:
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("table edited", "the artifact adk_eval/cells/part-00000.parquet was changed after the run, so it cannot be compared"),
+        ("table edited", "the artifact adk_eval/cells/part-00000.parquet was changed after the run"),
         ("manifest gone", "the run has no adk_eval/manifest.json"),
         ("score out of range", "outside its range from 0 to 1"),
         ("turn missing", "is not in adk_eval/cells/part-00000.parquet"),
@@ -215,7 +215,7 @@ def test_the_state_of_a_run_and_its_metrics_are_warned_of() -> None:
     evidence = changed(evidence_of(report_of()), "params", {"threshold.response_match_score": "0.1"})
     partial = changed(changed(evidence, "tags", {"adk_eval.status": "partial"}), "metrics", {"cases": 7.0})
     assert run_of_evidence(partial).warnings == (
-        "the run holds only part of the evaluation (adk_eval.status is partial)",
+        "the run contains only part of the evaluation (adk_eval.status is partial)",
         "the run's parameter threshold.response_match_score is 0.1, but its config demands 0.5",
-        "the logged metric cases is 7, but the table comes to 3",
+        "the logged metric cases is 7, but the table gives 3",
     )

@@ -222,7 +222,7 @@ def test_a_dataset_of_somebody_elses_is_not_overwritten_by_its_name() -> None:
     theirs = create_dataset("theirs", experiment_id="0")
     theirs.merge_records([{"inputs": {"q": "hi"}, "expectations": {"expected_response": "ho"}}])
 
-    with pytest.raises(UsageError, match=f"records that no eval set was pushed for.*{theirs.dataset_id}"):
+    with pytest.raises(UsageError, match=f"records that did not come from an eval set.*{theirs.dataset_id}"):
         push_eval_set(named("theirs"))
 
     assert [(case.conversation or ())[0].user_text for case in pull_eval_set("theirs").eval_cases] == ["hi"]
@@ -237,7 +237,7 @@ def test_deleting_what_others_added_is_said(caplog: pytest.LogCaptureFixture) ->
 
     push_eval_set(named("visited"))
 
-    assert "dataset 'visited': 1 records are deleted that were added in MLflow" in caplog.text
+    assert "dataset 'visited': deleting 1 records that were added in MLflow" in caplog.text
     assert pull_eval_set("visited") == named("visited")
 
 
@@ -302,7 +302,7 @@ def test_a_store_that_loses_a_record_is_found_out(store: str) -> None:
         database.execute(f"CREATE TRIGGER lose AFTER INSERT ON evaluation_dataset_records WHEN {of_heat} BEGIN {delete}; END")
     database.close()
 
-    with pytest.raises(TrackingError, match="does not hold what it was given: 1 of 3 records are missing"):
+    with pytest.raises(TrackingError, match="was not stored correctly: 1 of 3 records are missing"):
         push_eval_set(rooms(), tracking_uri=store)
 
 
@@ -310,7 +310,7 @@ def test_fields_that_somebody_has_broken_are_not_guessed(shared: str) -> None:
     dataset = push_eval_set(named("broken"), tracking_uri=shared)
     MlflowClient(shared).set_dataset_tags(dataset.dataset_id, {"adk_eval.eval_set": '{"eval_set_id": '})
 
-    with pytest.raises(EvalSetError, match=r"dataset 'broken': .*\n  tag adk_eval\.eval_set: found something else than was pushed"):
+    with pytest.raises(EvalSetError, match=r"dataset 'broken': .*\n  tag adk_eval\.eval_set: found something other than a pushed case"):
         pull_eval_set(dataset, tracking_uri=shared)
 
 

@@ -136,7 +136,7 @@ def test_what_would_be_read_as_a_slip_of_the_pen_is_refused_before_it_is_written
 def test_two_cases_of_one_id_are_refused() -> None:
     case = rooms().eval_cases[0]
 
-    with pytest.raises(EvalSetError, match=r"eval_cases\[1\]\.eval_id: found 'light', which is \$\.eval_cases\[0\]\.eval_id too"):
+    with pytest.raises(EvalSetError, match=r"eval_cases\[1\]\.eval_id: found 'light', the same as \$\.eval_cases\[0\]\.eval_id"):
         records_of(EvalSet(eval_set_id="s", eval_cases=(case, case)))
 
 
@@ -223,11 +223,11 @@ def test_a_case_whose_users_text_was_edited_counts_though_the_inputs_beside_it_a
     [
         (
             {"case": {"final_response": {"parts": [{"text": "a"}]}}, "expected_response": "b"},
-            r"record dr-7, \$\.expectations\.expected_response: found another answer than that of eval_case",
+            r"record dr-7, \$\.expectations\.expected_response: found an answer that differs from eval_case",
         ),
         ({"expected_response": ["no", "text"]}, r"record dr-7, \$\.expectations\.expected_response: found a list of 2"),
-        ({"expected_tool_calls": []}, r"record dr-7, \$\.expectations\.expected_tool_calls: found an expectation beside eval_case"),
-        ({"inputs": {"eval_id": "c", "messages": ["other"]}}, r"record dr-7, \$\.inputs: found other inputs than those of its eval_case"),
+        ({"expected_tool_calls": []}, r"record dr-7, \$\.expectations\.expected_tool_calls: found an expectation in addition to eval_case"),
+        ({"inputs": {"eval_id": "c", "messages": ["other"]}}, r"record dr-7, \$\.inputs: found inputs that differ from its eval_case"),
         ({"eval_case": {"eval_id": "c"}}, r"record dr-7, \$\.expectations\.eval_case: found neither of them"),
         ({"case": {"user_content": 5}}, r"record dr-7, \$\.expectations\.eval_case\.conversation\[0\]\.user_content: found 5"),
     ],
@@ -242,7 +242,7 @@ def test_an_answer_of_several_parts_is_edited_in_the_case_only() -> None:
     (record,) = as_stored(records_of(of_cases(told)))
     record.expectations["expected_response"] = "c"
 
-    with pytest.raises(EvalSetError, match="the answer of eval_case, to be edited there"):
+    with pytest.raises(EvalSetError, match="the answer of eval_case; edit it there"):
         cases_of([record], "dataset 'd'")
 
 
@@ -321,9 +321,9 @@ def test_a_scenario_that_somebody_wrote_is_a_case() -> None:
         ({"messages": ["hi", {"role": "assistant", "content": "a"}]}, {"expected_response": "b"}, "a second answer to the last message"),
         ({"messages": ["a", "b"]}, {"expected_tool_calls": []}, "expected_tool_calls"),
         ({"messages": ["a"]}, {"expected_response": 5}, "final_response: found 5"),
-        ({"messages": ["a"]}, {"expected_response": "b", "expected_conversation": ["b"]}, "answers beside it"),
+        ({"messages": ["a"]}, {"expected_response": "b", "expected_conversation": ["b"]}, "answers in addition"),
         ({"conversation_scenario": {"starting_prompt": "hi"}}, {}, "conversation_plan"),
-        ({"conversation_scenario": {}}, {"expected_response": "x"}, "an expectation of a scenario"),
+        ({"conversation_scenario": {}}, {"expected_response": "x"}, "an expectation for a scenario"),
         ("text", {}, "found 'text'; wanted an object"),
     ],
 )
@@ -346,7 +346,7 @@ def test_every_record_that_is_no_case_is_named() -> None:
 def test_two_records_of_one_eval_id_are_refused() -> None:
     records = [Stored(record_id=f"dr-{text}", inputs={"eval_id": "c", "q": text}) for text in "ab"]
 
-    with pytest.raises(EvalSetError, match=r"record dr-b, \$\.inputs\.eval_id: found 'c', which record dr-a is too"):
+    with pytest.raises(EvalSetError, match=r"record dr-b, \$\.inputs\.eval_id: found 'c', the same as record dr-a"):
         cases_of(records, "d")
 
 

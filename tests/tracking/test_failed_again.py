@@ -70,7 +70,7 @@ def test_the_gate_takes_it_for_no_evidence_of_the_whole(store: str, earlier: str
     assert report.passed
     decision = adk_eval.gate(report, policy, raise_on_failure=False, tracking_uri=store)
     assert decision.verdict == "undecided"
-    wanted = f"the run has only the cases that did not pass in run {earlier}, so it is no evidence for the whole eval set"
+    wanted = f"the run covers only the cases that did not pass in run {earlier}, so it is not evidence for the whole eval set"
     assert wanted in decision.reasons
 
 

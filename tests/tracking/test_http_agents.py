@@ -58,7 +58,7 @@ def test_another_version_on_the_card_is_another_agent_version(store: str, server
     assert gate(first.run_id, tracking_uri=store).passed
     agent.card = {"version": "1.5.0"}
     assert version_of(store, evaluated(server, store)).model_id != model.model_id
-    with pytest.raises(UsageError, match=r"said that it is version 1\.4\.0, this one is behind .*version 1\.5\.0"):
+    with pytest.raises(UsageError, match=r"reported version 1\.4\.0, but this one is behind .*version 1\.5\.0"):
         evaluated(server, store, agent_version=model.model_id)
     agent.card = {"version": "1.4.0"}
     assert version_of(store, evaluated(server, store, agent_version=model.model_id)).model_id == model.model_id
@@ -78,9 +78,7 @@ def test_a_version_that_changes_meanwhile_is_told_and_no_evidence(store: str, se
     agent.card, agent.then = {"version": before}, {"version": "1.5.0"}
     report = evaluated(server, store)
     (note,) = report.notes
-    assert note.startswith(
-        f"the agent said that it is {f'version {before}' if before else 'no version'} before the evaluation and version 1.5.0"
-    )
+    assert note.startswith(f"the agent reported {f'version {before}' if before else 'no version'} before the evaluation and version 1.5.0")
     tags = MlflowClient(store).get_run(report.run_id).data.tags
     assert tags["adk_eval.status"] == "agent_changed"
     assert note[:40] in tags["mlflow.note.content"]

@@ -156,7 +156,7 @@ def test_how_often_judges_are_asked_is_known_from_the_config() -> None:
 def test_an_outage_is_a_tag_and_stands_in_the_note() -> None:
     down = bundle(judged.report(usage=replace(USAGE, outage="gemini: 503 s3cret-42 for 60 s")), secrets=SECRET)
     assert down.tags["adk_eval.judge_outage"] == "gemini: 503 [API_KEY] for 60 s"
-    assert "a judge was out of order" in down.tags["mlflow.note.content"]
+    assert "a judge stopped responding" in down.tags["mlflow.note.content"]
     assert "s3cret" not in str(down)
     assert "adk_eval.judge_outage" not in bundle().tags
 

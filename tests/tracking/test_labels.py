@@ -149,7 +149,7 @@ def test_other_assessments_of_people_are_named_and_left_out(run: Report) -> None
     say(at["good_0", 0], "final_response_match_v3", value=True)
     say(at["good_0", 0], "tone", "lovely")
     (note,) = calibrated(run).notes
-    assert "people's assessments of other names were left out: 'final_response_match_v3' (1), 'tone' (1)." in note
+    assert "ignored people's assessments with other names: 'final_response_match_v3' (1), 'tone' (1)." in note
     assert f"Did you mean '{MATCH}'?" in note
 
 
@@ -158,9 +158,7 @@ def test_people_may_use_other_names(run: Report) -> None:
     rates = calibrated(run, assessment={MATCH: "correct"}).rates(MATCH)
     assert rates is not None
     assert rates.labelled == 19
-    with pytest.raises(
-        UsageError, match=f"assessment 'correct': it must be said of which criterion, as the judged ones are {MATCH}, {RUBRICS}"
-    ):
+    with pytest.raises(UsageError, match=f"assessment 'correct': name its criterion, because several are judged: {MATCH}, {RUBRICS}"):
         calibrated(run, assessment="correct")
     with pytest.raises(UsageError, match=f"no criterion 'final_response'; they have {MATCH}, {RUBRICS}"):
         calibrated(run, assessment={"final_response": "correct"})
@@ -170,7 +168,7 @@ def test_without_labels_it_is_said_what_they_would_be_called(run: Report) -> Non
     with pytest.raises(UsageError) as caught:
         calibrated(run)
     wanted = f"{MATCH}, {RUBRICS}, {RUBRICS}.short, {RUBRICS}.polite"
-    assert str(caught.value) == f"nothing is labelled: mlflow has no label of {wanted}."
+    assert str(caught.value) == f"nothing is labelled: mlflow has no label for {wanted}."
 
 
 def test_every_label_that_cannot_be_read_is_told_with_its_trace(run: Report) -> None:

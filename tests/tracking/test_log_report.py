@@ -114,7 +114,7 @@ def test_a_run_takes_one_evaluation(uri: str) -> None:
 
     with mlflow.start_run(experiment_id=mlflow.create_experiment("one")) as mine:
         logged(scored(), run_id=mine.info.run_id)
-        with pytest.raises(UsageError, match="holds an evaluation already"):
+        with pytest.raises(UsageError, match="already contains an evaluation"):
             logged(scored(), run_id=mine.info.run_id)
     assert of(mine.info.run_id).data.tags["adk_eval.status"] == "complete"
 
@@ -197,6 +197,6 @@ def test_evaluate_registers_them_too(uri: str) -> None:
 def test_prompts_that_cannot_be_registered_do_not_cost_the_evaluation(uri: str, caplog: pytest.LogCaptureFixture) -> None:
     report = logged(judged.report(lost=False), register_prompts=True)  # the hashes of this report are made up
     run = of(report.run_id)
-    assert any("not in MLflow's registry" in note for note in report.notes)
-    assert "not in MLflow's registry" in caplog.text
+    assert any("neither in MLflow's registry" in note for note in report.notes)
+    assert "neither in MLflow's registry" in caplog.text
     assert (run.data.tags["adk_eval.status"], run.data.tags["adk_eval.verdict"]) == ("complete", "passed")

@@ -141,7 +141,7 @@ def test_quantities_are_detected_by_their_share() -> None:
     ("options", "message"),
     [
         ({"criteria": ["response_match_scor"]}, "Did you mean"),
-        ({"criteria": ["hallucinations_v1"]}, "the run has no scores of it"),
+        ({"criteria": ["hallucinations_v1"]}, "the run has no scores for it"),
         ({"detect": 0.0}, "wanted a difference above 0"),
         ({"detect": math.nan}, "wanted a difference above 0"),
         ({"confidence": 1.0}, "confidence: 1.0; wanted a number between 0 and 1"),
@@ -207,7 +207,7 @@ def test_the_command_tells_what_is_lacking(lab: Lab, logged: str) -> None:
     assert f"{needed:,}" in shown.stdout
     assert "80 % power" in shown.stdout
     assert "Spread of case_pass_rate, tool_trajectory_avg_score, response_match_score: the scores of two versions" in shown.stdout
-    assert f"Too few cases: {TRAJECTORY} takes {needed:,}." in shown.stdout or f"Too few cases: {CASE_PASS_RATE} takes" in shown.stdout
+    assert f"Too few cases: {TRAJECTORY} needs {needed:,}." in shown.stdout or f"Too few cases: {CASE_PASS_RATE} takes" in shown.stdout
     enough = invoke(lab, logged, "--detect", "0.4", "--criterion", RESPONSE)
     assert enough.stdout.endswith("There are enough cases.\n")
 
@@ -215,7 +215,7 @@ def test_the_command_tells_what_is_lacking(lab: Lab, logged: str) -> None:
 def test_the_command_says_what_would_help_where_nothing_is_known(lab: Lab) -> None:
     run_id = lab.log(evidence_of(report_of([[(0.75, True)]] * 8), model_id=lab.agent()))
     shown = invoke(lab, run_id, "--detect", "0.05", "--criterion", RESPONSE)
-    assert "every case has the same score" in shown.stdout
+    assert "all cases have the same score" in shown.stdout
     assert shown.stdout.endswith("run each case several times, or name a baseline.\n")
 
 
@@ -238,7 +238,7 @@ def test_evidence_that_cannot_be_believed_is_refused(lab: Lab) -> None:
     evidence = evidence_of(MIXED, model_id=lab.agent())
     cells = file_of("cells", 0)
     spoilt = {
-        "holds only part": changed(evidence, "tags", {"adk_eval.status": "partial"}),
+        "contains only part": changed(evidence, "tags", {"adk_eval.status": "partial"}),
         "was changed after the run": replace(evidence, artifacts={**evidence.artifacts, cells: evidence.artifacts[file_of("cells", 1)]}),
         "is not in adk_eval/cells/part-00000.parquet": with_table(evidence, lambda rows: rows[1:]),
         "cannot be read": with_artifact(evidence, cells, b""),

@@ -78,7 +78,7 @@ def told(decision: Decision) -> str:
 def test_what_the_champion_did_is_judged_again_by_the_candidates_config(bench: Bench) -> None:
     champion = bench.crown()
     candidate = bench.evaluate("candidate", config=LENIENT)
-    assert "has different settings of tool_trajectory_avg_score" in told(bench.gate(candidate, None))
+    assert "has different settings for tool_trajectory_avg_score" in told(bench.gate(candidate, None))
     decision = bench.gate(candidate, bench.again(config=LENIENT))
     assert decision.passed
     new, old, ours = (bench.run(run_id) for run_id in (decision.baseline_run_id, champion, candidate.run_id or ""))
@@ -94,7 +94,7 @@ def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> 
     candidate = bench.evaluate("candidate", more)
     refused = bench.gate(candidate, bench.again(cases=more))
     assert refused.verdict == "undecided"
-    assert "it never had case 'case_0008'; name the agent, to be run anew" in told(refused)
+    assert "it never ran case 'case_0008'; name its agent to run it instead" in told(refused)
     calls: list[str] = []
 
     def counted(text: str, session: Any) -> Any:
@@ -103,7 +103,7 @@ def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> 
 
     impostor = bench.gate(candidate, bench.again(counted, more))
     assert impostor.verdict == "undecided"
-    assert "is made of another source than this agent" in told(impostor)
+    assert "has a different source" in told(impostor)
     champion = answering(more, **dict.fromkeys(more.eval_ids, counted))
     decision = bench.gate(candidate, bench.again(champion, more))
     assert decision.passed
@@ -123,7 +123,7 @@ def test_a_champion_that_is_no_good_on_the_new_case_does_not_stand_in_the_way(be
     ("changed", "expected"),
     [
         (turn("question 0", "another answer", ("look", {"n": 0})), ""),
-        (turn("another question", "answer 0", ("look", {"n": 0})), "case 'case_0000' asks for something else now"),
+        (turn("another question", "answer 0", ("look", {"n": 0})), "case 'case_0000' has different user messages now"),
     ],
 )
 def test_another_expectation_is_judged_again_and_another_question_asked_again(bench: Bench, changed: Any, expected: str) -> None:
@@ -137,7 +137,7 @@ def test_what_tools_answered_is_a_part_of_what_it_was_asked(bench: Bench) -> Non
     bench.crown()
     config = STRICT | {"environment_simulation_config": {"tool_simulation_configs": [BROKEN]}}
     decision = bench.gate(bench.evaluate("candidate", config=config), bench.again(config=config))
-    assert "case 'case_0000' has another tool environment now" in told(decision)
+    assert "case 'case_0000' has a different tool environment now" in told(decision)
     assert "and 5 more of this kind" in told(decision)
 
 
@@ -151,7 +151,7 @@ def test_another_judge_judges_both(bench: Bench) -> None:
     policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
     bench.crown(config=JUDGED, judge=first, ledger=False)
     candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
-    assert "has a different judge of final_response_match_v2" in told(bench.gate(candidate, None, policy))
+    assert "has a different judge for final_response_match_v2" in told(bench.gate(candidate, None, policy))
     wrong = bench.gate(candidate, bench.again(config=JUDGED, judge=first, ledger=False), policy)
     assert "it was evaluated again, but run" in told(wrong)
     assert bench.gate(candidate, bench.again(config=JUDGED, judge=second, ledger=False), policy).passed
@@ -169,7 +169,7 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
 
     MlflowClient(bench.uri).log_text(bench.crown(), "{}", "adk_eval/result.evalset_result.json")
     decision = bench.gate(bench.evaluate("candidate", config=LENIENT), bench.again(config=LENIENT))
-    assert "cannot be judged again, since the artifact adk_eval/result.evalset_result.json was changed after the run" in told(decision)
+    assert "cannot be judged again: the artifact adk_eval/result.evalset_result.json was changed after the run" in told(decision)
 
 
 def test_without_a_run_there_is_nothing_to_judge_again() -> None:
@@ -201,9 +201,9 @@ def test_eval_set_and_config_come_from_the_caller_or_are_pinned(bench: Bench) ->
     nothing, only_set, only_config = (
         make_reevaluator(tracking_uri=bench.uri, **given) for given in ({}, {"eval_set": EIGHT}, {"config": LENIENT})
     )
-    assert "the eval set is only known from the candidate's run" in told(bench.gate(candidate, nothing))
-    assert "the digest of the config that you gave" in told(bench.gate(candidate, only_set))  # ADK's defaults, as for `evaluate`
-    assert "the eval set is only known from the candidate's run" in told(bench.gate(candidate, only_config))
+    assert "the eval set is known only from the candidate's run" in told(bench.gate(candidate, nothing))
+    assert "the digest of your config" in told(bench.gate(candidate, only_set))  # ADK's defaults, as for `evaluate`
+    assert "the eval set is known only from the candidate's run" in told(bench.gate(candidate, only_config))
     assert bench.gate(candidate, only_config, POLICY | {"eval_set": digests["eval_set"]}).passed
-    assert "the config is only known" in told(bench.gate(candidate, nothing, POLICY | {"eval_set": digests["eval_set"]}))
+    assert "the config is known only" in told(bench.gate(candidate, nothing, POLICY | {"eval_set": digests["eval_set"]}))
     assert bench.gate(candidate, nothing, POLICY | digests).passed

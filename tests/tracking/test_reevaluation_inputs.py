@@ -25,14 +25,14 @@ NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
 @pytest.mark.parametrize(
     ("given", "pinned", "expected"),
     [
-        ({}, (), "the eval set is only known from the candidate's run; give it with --eval-set FILE"),
-        ({}, ("eval_set",), "the config is only known from the candidate's run; give it with --config-file-path FILE"),
-        ({}, ("config",), "the eval set is only known"),
-        ({"config": CONFIG}, (), "the eval set is only known"),
-        ({"config": CONFIG}, ("config",), "the eval set is only known"),
-        ({"eval_set": EIGHT}, ("eval_set", "config"), "the digest of the config that you gave"),  # ADK's defaults, as for `evaluate`
-        ({"eval_set": many(7), "config": CONFIG}, ("eval_set", "config"), "the digest of the eval set that you gave"),
-        ({"eval_set": EIGHT, "config": HOSTILE}, (), "the digest of the config that you gave"),
+        ({}, (), "the eval set is known only from the candidate's run; give it with --eval-set FILE"),
+        ({}, ("eval_set",), "the config is known only from the candidate's run; give it with --config-file-path FILE"),
+        ({}, ("config",), "the eval set is known only"),
+        ({"config": CONFIG}, (), "the eval set is known only"),
+        ({"config": CONFIG}, ("config",), "the eval set is known only"),
+        ({"eval_set": EIGHT}, ("eval_set", "config"), "the digest of your config"),  # ADK's defaults, as for `evaluate`
+        ({"eval_set": many(7), "config": CONFIG}, ("eval_set", "config"), "the digest of your eval set"),
+        ({"eval_set": EIGHT, "config": HOSTILE}, (), "the digest of your config"),
         ({"eval_set": EIGHT, "config": CONFIG}, (), NOTHING_TO_JUDGE),
         ({"config": CONFIG}, ("eval_set",), NOTHING_TO_JUDGE),
         ({}, ("eval_set", "config"), NOTHING_TO_JUDGE),
@@ -53,7 +53,7 @@ def test_the_remedy_has_the_digest_to_pin() -> None:
 
 def test_a_host_is_taken_from_the_caller_alone() -> None:
     request = replace(REQUEST, config=parse_config(HOSTILE, "config"), eval_set_pinned=True, config_pinned=True)
-    with pytest.raises(UsageError, match=r"judge_model \(evil\.example\) where or how requests are sent"):
+    with pytest.raises(UsageError, match=r"judge_model \(evil\.example\) where or how to send requests"):
         make_reevaluator()(request)
     with pytest.raises(UsageError, match=NOTHING_TO_JUDGE):
         make_reevaluator(config=HOSTILE)(request)

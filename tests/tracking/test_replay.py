@@ -127,7 +127,7 @@ def test_a_run_is_not_judged_as_another_version(store: str, report: Report) -> N
     model = client.create_logged_model(run.info.experiment_id, name="other")
     given = {"agent_version": model.model_id, "experiment": "trips", "tracking_uri": store}
     recorded = run.data.params["adk_eval.model_id"]
-    message = f"the recording is of another version, {recorded}, and what that did is no evidence about this one"
+    message = f"the recording is of another version, {recorded}, so it is not evidence about this one"
     for recording in (f"runs:/{report.run_id}", adk_eval.recording_of_report(report)):
         with pytest.raises(UsageError, match=message):
             adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
@@ -148,7 +148,7 @@ def test_a_run_is_judged_as_another_version_of_the_same_source(store: str, repor
         again = adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
         assert client.get_run(again.run_id).data.params["adk_eval.model_id"] == named
     else:
-        with pytest.raises(UsageError, match="is no evidence about this one"):
+        with pytest.raises(UsageError, match="is not evidence about this one"):
             adk_eval.evaluate(report.eval_set, recording, CONFIG, **given)
 
 
@@ -158,7 +158,7 @@ def test_a_recording_of_a_version_that_is_not_in_the_store_is_told(store: str, r
     recording = replace(recording, origin=replace(recording.origin, agent_version="m-" + "0" * 32))
     model = client_of(store).create_logged_model(client_of(store).get_run(report.run_id).info.experiment_id, name="other")
     again = adk_eval.evaluate(report.eval_set, recording, CONFIG, agent_version=model.model_id, experiment="trips", tracking_uri=store)
-    assert f"the recording is of m-{'0' * 32}, which is not in this MLflow store" in " ".join(again.notes)
+    assert f"the recording is of m-{'0' * 32}, but this MLflow store has no such version" in " ".join(again.notes)
 
 
 def test_a_run_whose_conversations_were_changed_is_not_believed(store: str, report: Report) -> None:
@@ -167,14 +167,14 @@ def test_a_run_whose_conversations_were_changed_is_not_believed(store: str, repo
     file = folder / "result.evalset_result.json"
     client.log_text(report.run_id, file.read_text().replace("booked", "cancelled"), "adk_eval/result.evalset_result.json")
     with pytest.raises(
-        TrackingError, match=r"result\.evalset_result\.json was changed after the run, so what the agent did in it cannot be believed"
+        TrackingError, match=r"result\.evalset_result\.json was changed after the run, so its conversations cannot be trusted"
     ):
         recording_of_run(str(report.run_id), store)
 
 
 def test_a_run_without_an_evaluation_has_nothing_to_judge(store: str) -> None:
     run_id = client_of(store).create_run("0").info.run_id
-    with pytest.raises(UsageError, match="holds no finished evaluation"):
+    with pytest.raises(UsageError, match="contains no finished evaluation"):
         recording_of_run(run_id, store)
     with pytest.raises(UsageError, match="does not exist"):
         adk_eval.evaluate(trips(), "runs:/nowhere", CONFIG, tracking_uri=store)

@@ -40,7 +40,7 @@ def test_the_second_says_who_goes_on_with_it_and_calls_no_agent(template: Path, 
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(evaluate, "latest")
         assert going_on.wait(60)
-        with pytest.raises(RunError, match="is going on with this run, in process") as caught:
+        with pytest.raises(RunError, match="has been running this evaluation in process") as caught:
             evaluate("latest")
         may_end.set()
         report = first.result()

@@ -43,7 +43,7 @@ def test_each_agent_version_is_registered_once(store: str) -> None:
 def test_a_run_that_is_no_evaluation_cannot_be_registered(store: str) -> None:
     report = score(rooms(), expected_of(rooms()), CONFIG)
     run = MlflowClient(store).create_run("0")
-    with pytest.raises(TrackingError, match="does not say which agent version"):
+    with pytest.raises(TrackingError, match="does not name the agent version"):
         register(dataclasses.replace(report, run_id=run.info.run_id), "home", tracking_uri=store)
     with pytest.raises(UsageError, match="run 0123 does not exist"):
         register(dataclasses.replace(report, run_id="0123"), "home", tracking_uri=store)

@@ -419,7 +419,7 @@ def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(
         "1",
         "complete",
     )
-    assert "Traces cover 1 of 5 turns, none of which passed." in run.data.tags["mlflow.note.content"]
+    assert "Traces cover 1 of 5 turns; all of these did not pass." in run.data.tags["mlflow.note.content"]
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_the_folder_for_what_is_pending_can_be_chosen(store: str, tmp_path: Path
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "safe")
     assert [path.name for path in (tmp_path / "safe").iterdir()]
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrackingError, match="Nor could it be kept"):
+    with pytest.raises(TrackingError, match="It could not be saved in"):
         evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store, pending_folder=tmp_path / "file")
 
 

@@ -137,7 +137,7 @@ def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -
     for name in ("third", "second"):
         page.get_by_label(f"Compare {name} of").focus()
         page.keyboard.press("Space")
-    page.get_by_role("button", name="Compare the chosen runs").focus()
+    page.get_by_role("button", name="Compare selected runs").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/compare?**")
     assert page.locator("thead th a.cut").all_inner_texts() == ["second", "third"]

@@ -40,7 +40,7 @@ def test_filters_and_orders_are_links(view: View) -> None:
     assert rows(view.text("/?eval_set=rooms&verdict=failed")) == ["second"]
     assert rows(view.text("/?eval_set=rooms&sort=response_match_score"))[0] == "second"
     assert rows(view.text("/?eval_set=rooms&sort=started")) == ["first", "second", "third"]
-    assert "No run fits these filters" in view.text("/?version=nobody")
+    assert "No matching runs" in view.text("/?version=nobody")
 
 
 def test_a_run_says_its_verdict_and_reasons_before_all_else(view: View) -> None:
@@ -93,7 +93,7 @@ def test_two_runs_are_compared_as_the_command_does_it(view: View) -> None:
     assert len(cases_compared(compared(view, "first", "second", rest="&kind=all"))) == 3
     assert cases_compared(compared(view, "first", "second", rest="&kind=better")) == []
     assert cases_compared(compared(view, "first", "second", rest="&criterion=response_match_score")) == ["lamp"]
-    changed = html[html.index("Cases by criterion whose score changed") :].partition("</ul>")[0]
+    changed = html[html.index("Cases by changed criterion") :].partition("</ul>")[0]
     assert re.findall(r'dir="auto">(\w+) <span', changed) == sorted(one.criterion for one in found.flipped[0].criteria)
     assert cases_compared(compared(view, "first", "third")) == []
 
@@ -119,7 +119,7 @@ def test_three_runs_stand_side_by_side_by_case_and_turn(view: View) -> None:
 def test_too_few_or_too_many_runs_are_not_compared(view: View, count: int) -> None:
     found = view.get("/compare?" + "&".join(f"run={number}" for number in range(count)))
     assert found.status_code == 400
-    assert "tick from 2 to 6 on the page Runs" in found.text
+    assert "select 2 to 6 on the Runs page" in found.text
 
 
 @pytest.mark.parametrize("path", ["/runs/nothing", "/runs/nothing/case", "/nothing"])
@@ -137,7 +137,7 @@ def test_a_run_whose_evidence_does_not_hold_says_so(view: View) -> None:
     try:
         assert "does not hold" not in view.text(f"/runs/{view.runs['first']}")
         html = view.text(f"/runs/{run_id}?verify=again")
-        assert "The evidence of this run does not hold" in html
+        assert "The evidence of this run cannot be trusted" in html
         assert "the logged metric case_pass_rate is 0.5" in html
     finally:
         client.log_metric(run_id, "case_pass_rate", 1.0, step=1)
@@ -147,7 +147,7 @@ def test_a_run_whose_evidence_does_not_hold_says_so(view: View) -> None:
 def test_a_large_run_shows_its_first_cases_and_no_verdict_before_it_is_verified(unseen: View) -> None:
     run = f"/runs/{unseen.runs['large']}"
     first = unseen.text(run)
-    assert "Verifying the evidence of 1,040 turns. The verdict and all 260 case runs follow." in first
+    assert "Verifying the evidence of 1,040 turns. The verdict and all 260 case runs will follow." in first
     assert f'hx-get="{run}?verify=now"' in first
     head = first[first.index("<main") : first.index("<h2")]
     assert "badge" not in head
@@ -187,7 +187,7 @@ def test_what_another_page_sends_is_refused(view: View, origin: str | None) -> N
 
 def would(view: View, query: str) -> tuple[str, list[str]]:
     html = view.text(f"/runs/{view.runs['second']}?{query}")
-    found = html[html.index("It would have") :]
+    found = html[html.index("The run would be") :]
     return re.findall(r"</span> (\w+)</span>", found)[0], re.findall(r"([\d,]+ case runs?) would|run_index=0\" dir=\"auto\">(\w+)<", found)
 
 
@@ -197,14 +197,18 @@ def test_other_thresholds_say_what_would_have_passed(view: View) -> None:
     lower += f"&threshold.{QUALITY}=0"
     assert would(view, lower) == ("passed", [("3 case runs", ""), ("1 case run", ""), ("", "lamp"), ("0 case runs", "")])
     assert would(view, "threshold.response_match_score=0.8")[0] == "failed"
-    assert "It would have" not in view.text(f"/runs/{view.runs['second']}")
+    assert "The run would be" not in view.text(f"/runs/{view.runs['second']}")
     verdicts = view.text(f"/runs/{view.runs['second']}?{lower}&verdict=failed")
     assert cases(verdicts) == ["lamp"], "the run itself is what it was"
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("response_match_score=2", "from 0 to 1"), ("response_match_score=a", "from 0 to 1"), ("nothing=1", "no criterion of that name")],
+    [
+        ("response_match_score=2", "from 0 to 1"),
+        ("response_match_score=a", "from 0 to 1"),
+        ("nothing=1", "not a criterion with a threshold"),
+    ],
 )
 def test_thresholds_that_make_no_sense_are_named(view: View, query: str, said: str) -> None:
     found = view.get(f"/runs/{view.runs['second']}?threshold.{query}")
@@ -276,7 +280,10 @@ def labels_of(labelled: View) -> int:
 def test_a_label_that_makes_no_sense_is_refused(labelled: View) -> None:
     path = f"{labelled.url}/runs/{labelled.runs['run']}/label"
     key = re.findall(r'name="cell" value="(\w+)"', labelled.text(f"/runs/{labelled.runs['run']}/label"))[0]
-    for form, said in (({"cell": "x", "label": "pass"}, "about no cell"), ({"cell": key, "label": "maybe"}, "wanted pass or fail")):
+    for form, said in (
+        ({"cell": "x", "label": "pass"}, "No judge decided this turn"),
+        ({"cell": key, "label": "maybe"}, "wanted pass or fail"),
+    ):
         found = httpx.post(path, data=form, headers={"origin": labelled.url})
         assert (found.status_code, said in found.text) == (404, True)
     assert httpx.post(path, content=b"x" * 200_000, headers={"origin": labelled.url}).status_code == 413

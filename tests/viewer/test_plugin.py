@@ -97,12 +97,15 @@ def test_a_server_with_permissions_of_its_own_does_not_start_with_the_viewer(tmp
     env = {**os.environ, "MLFLOW_AUTH_CONFIG_PATH": "auth.ini", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 1
-    assert "Error: --app-name adk-eval does not go with MLFLOW_AUTH_CONFIG_PATH: users have permissions of their own there" in done.stderr
+    assert (
+        "Error: --app-name adk-eval does not work with MLFLOW_AUTH_CONFIG_PATH: the viewer would bypass its users' permissions"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
 def test_neither_does_one_with_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ENABLE_WORKSPACES", "true")
     monkeypatch.delitem(sys.modules, "mlflow_adk_eval.viewer.plugin", raising=False)
-    with pytest.raises(click.ClickException, match="runs belong to workspaces there"):
+    with pytest.raises(click.ClickException, match="the viewer does not separate its workspaces"):
         import_module("mlflow_adk_eval.viewer.plugin")

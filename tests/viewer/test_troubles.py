@@ -62,10 +62,10 @@ def troubled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 PROBLEMS = {
-    "bare": (404, "holds no finished evaluation"),
+    "bare": (404, "contains no finished evaluation"),
     "lost": (502, "adk_eval/cells/part-00000.parquet is missing"),
-    "writing": (404, "holds no finished evaluation"),
-    "gone": (404, "holds no finished evaluation"),
+    "writing": (404, "contains no finished evaluation"),
+    "gone": (404, "contains no finished evaluation"),
 }
 
 

@@ -116,7 +116,7 @@ def load_items(source: str | Path | Iterable[Mapping[str, Any]] | None = None) -
             problems += [Problem(f"{place} {problem.path}", problem.found, problem.wanted, problem.hint) for problem in error.problems]
     problems += _problems_together(items)
     if not lines:
-        problems.append(Problem("$", "no items", "a line of JSON for each"))
+        problems.append(Problem("$", "no items", "one JSON object per line"))
     if problems:
         raise BenchError(name, problems)
     return name, items
@@ -131,7 +131,7 @@ def _lines(text: bytes, source: str) -> Iterator[tuple[str, Any]]:
 def _item_problems(place: str, item: BenchItem) -> Iterator[Problem]:
     known = judged_names()
     if item.criterion not in known:
-        wanted = f"a criterion that a judge decides on one turn: {', '.join(known)}"
+        wanted = f"a criterion that a judge decides for single turns: {', '.join(known)}"
         yield Problem(f"{place} $.criterion", repr(item.criterion), wanted, did_you_mean(item.criterion, known))
         return
     if issubclass(CRITERIA[item.criterion].settings, RubricSettings) != bool(item.rubrics):

@@ -242,18 +242,16 @@ def calibration_problems(
     calibrated = calibration.criteria.get(criterion)
     if calibrated is None:
         known = ", ".join(calibration.criteria) or "none"
-        return [f"the calibration has no labels of {criterion}; it has those of {known}"]
+        return [f"the calibration has no labels for {criterion}; it has labels for {known}"]
     problems = [
-        f"the calibration is of another judge of {criterion}: {key} was {was}, and in this run it is {now}"
+        f"the calibration is of a different judge for {criterion}: {key} was {was}, but is {now} in this run"
         for key in dict.fromkeys((*calibrated.params, *keys))
         for was, now in [["absent" if value is None else repr(value) for value in (calibrated.params.get(key), params.get(key))]]
         if was != now
     ]
     problems += [f"the calibration of {criterion} cannot be used: {calibrated.selection}"] if calibrated.selection else []
     if config is not None and settings_sha256(config, criterion) != calibrated.settings_sha256:
-        problems.append(
-            f"the calibration is of another judge of {criterion}: its settings, such as rubrics or model options, were not the same"
-        )
+        problems.append(f"the calibration is of a different judge for {criterion}: its settings differ, such as rubrics or model options")
     return problems
 
 
@@ -296,7 +294,7 @@ def corrected_of(calibration: Calibration, cases: Iterable[CaseResult], criterio
     """Return the corrected pass rate of a criterion over the cells of any run's cases; a text says why there is none."""
     calibrated = calibration.criteria.get(criterion)
     if calibrated is None:
-        return f"the calibration has no labels of {criterion}"
+        return f"the calibration has no labels for {criterion}"
     return calibrated.corrected(judged_sample(cases, criterion, calibrated.level), confidence)
 
 
@@ -341,7 +339,7 @@ def labelled_of(
         unscored=len(units) - len(decided),
         design_effect=design_effect(_by_case(decided)) if decided else 1.0,
     )
-    lacking = f"of the sampled cells on which its verdict was {' or '.join(unlabelled)}, none is labelled: label all of the sample"
+    lacking = f"no sampled verdict {' or '.join(unlabelled)} is labelled: label the whole sample"
     return Labelled(
         true_passes=counts[True, True],
         false_failures=counts[False, True],
@@ -400,8 +398,8 @@ def _selection(sample: Sample, pairs: Sequence[_Pair]) -> str:
     if not deviation or abs(of_passed / passed - of_failed / failed) <= _HARDLY_BY_CHANCE * deviation:
         return ""
     return (
-        f"people labelled {of_passed} of the {passed} cells that the judge passed, but {of_failed} of the {failed} that it failed, so its"
-        " sensitivity and specificity on all cells are not those on the labelled ones: label cells drawn at random, whatever the verdict"
+        f"people labelled {of_passed} of {passed} passes but {of_failed} of {failed} failures, so the labels do not represent"
+        " the judge's sensitivity and specificity: label a random sample of all verdicts"
     )
 
 

@@ -171,17 +171,17 @@ def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
     counts = ((rates.passes, "pass"), (rates.failures, "fail"))
     lacking = [f"{count} of the {FEWEST} needed that people {verb}" for count, verb in counts if count < FEWEST]
     if lacking:
-        return f"too few labelled cells: {' and '.join(lacking)}"
+        return f"too few labels: {' and '.join(lacking)}"
     # The lower bound of sensitivity + specificity − 1 follows from the bounds of both (Newcombe's square and add).
     sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
     below = sensitivity - wilson(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
     beside = specificity - wilson(specificity, rates.failures / rates.failure_effect, confidence)[0]
     value = sensitivity + specificity - 1
     low = value - math.hypot(below, beside)
-    total = f"no better than chance: sensitivity and specificity add up to {value + 1:.2f}"
+    total = f"no better than chance: sensitivity plus specificity is {value + 1:.2f}"
     if value <= 0:
-        return f"the judge is {total}, and chance to 1"
-    return "" if low > 0 else f"the judge may be {total}, but to at least {low + 1:.2f}"
+        return f"the judge is {total}, but guessing reaches 1"
+    return "" if low > 0 else f"the judge may be {total}, but at least {low + 1:.2f}"
 
 
 def _corrected_interval(share: float, size: float, rates: JudgeRates, z: float) -> Interval:

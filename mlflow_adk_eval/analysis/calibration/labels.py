@@ -260,7 +260,7 @@ class Reader:
         passed = read_label(text, self._units.judged[unit])
         earlier = self._seen.setdefault((unit, labeller), row.place)
         if earlier != row.place:
-            self._amiss(row, "label", f"what {earlier} labels, too", "one label by each labeller")
+            self._amiss(row, "label", f"a second label for the verdict in {earlier}", "one label per labeller")
         elif isinstance(passed, str):
             self._amiss(row, "label", shown(text) if text else "nothing", passed)
         else:

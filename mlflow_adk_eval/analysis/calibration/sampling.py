@@ -59,10 +59,10 @@ class CellSample(BaseModel):
             ranked.setdefault(strata[unit], []).append(unit)
         criteria = list(dict.fromkeys(name for name, _ in ranked))
         if not ranked:
-            raise UsageError("there is nothing to label: no judge of these runs decided a cell")
+            raise UsageError("there is nothing to label: these runs have no judged verdicts")
         if self.size < len(ranked):
             raise UsageError(
-                f"a sample of {self.size}: wanted at least {len(ranked)}, one for each kind of verdict of {', '.join(criteria)}"
+                f"a sample of {self.size}: wanted at least {len(ranked)}: one for each kind of verdict of {', '.join(criteria)}"
             )
         wanted = min(self.size, len(strata))
         counts = dict.fromkeys(ranked, 1)

@@ -59,8 +59,8 @@ class Cause:
         before, after, wanted = self.before, self.after, self.wanted
         match self.kind:
             case "call":
-                came = f"{after} is called at another point than before" if before else f"{after} is now called"
-                reference = {"yes": " (the reference has this call)", "no": " (the reference has no such call)"}
+                came = f"{after} is called at a different point" if before else f"{after} is now called"
+                reference = {"yes": " (as in the reference)", "no": " (not in the reference)"}
                 text = (came if after else f"{before} is no longer called") + reference.get(wanted, "")
             case "argument":
                 text = f"{self.subject} is called with {self.path} = {after}, was {before}" + (f" (expected {wanted})" if wanted else "")
@@ -68,19 +68,19 @@ class Cause:
                 new = f"says “{after}” instead of “{before}”" if before else f"also says “{after}”"
                 text = f"the response {new if after else f'no longer says “{before}”'}"
             case "item":
-                verdict = f"judged {after}{f', was {before}' if before else ''}" if after else f"no longer judged, was {before}"
+                verdict = f"judged {after}{f', was {before}' if before else ''}" if after else f"no longer judged; was {before}"
                 text = ": ".join(filter(None, (self.subject, verdict, self.said)))
             case "state":
                 text = f"the session ends with {self.path} = {after}, was {before} (expected {wanted})"
             case "same":
-                text = f"the agent did and said the same on this turn in both runs; what changed is {self.subject}"
+                text = f"the agent behaved the same on this turn in both runs; the difference is {self.subject}"
             case "error":
                 text = f"not evaluated: {after}" if after else f"evaluated again; not evaluated before: {before}"
             case "threshold":
-                known = f"the threshold is {after}, was {before}" if after else "the criterion is not part of the second run"
+                known = f"the threshold is {after}, was {before}" if after else "the second run does not have this criterion"
                 text = known if before else f"the criterion is new, with the threshold {after}"
             case "reason":
-                text = (after or "no reason was given") + (f" (before: {before})" if before else "")
+                text = (after or "no reason given") + (f" (before: {before})" if before else "")
         return text
 
 
@@ -187,11 +187,11 @@ def causes_of(where: ChangedCell) -> tuple[Cause, ...]:
     if not where.turn.same_behaviour or any(cause.kind == "state" for cause in causes):
         return tuple(causes)
     if not where.alike_until:  # the agent is not to blame, or not on this turn
-        changed = "what came before: earlier turns differ"
+        changed = "in earlier turns"
     elif where.items(0) or where.items(1):
-        changed = "the judge's verdict, or what the judge was shown besides: instructions, tools and their answers"
+        changed = "the judge's verdict or its other input: instructions, tools and their answers"
     else:
-        changed = "how it is scored, or what tools answered"
+        changed = "the scoring or the tools' answers"
     return (Cause(kind="same", turn=index, subject=changed), *causes)
 
 

@@ -198,7 +198,7 @@ def spread_of(values: Values, before: Values | None, num_runs: int, *, confidenc
     for source, spread, explanation in _sources(values, before, num_runs, confidence, passes=passes):
         if spread > _ALIKE:
             return Spread(spread, source, explanation, passes)
-    return Spread(None, None, "every case has the same score, which does not say how far versions differ", passes)
+    return Spread(None, None, "all cases have the same score, so the spread between versions is unknown", passes)
 
 
 def _sources(
@@ -216,17 +216,17 @@ def _sources(
         square = max(square + target - sum(known / runs for known, runs in noises), target)
         yield "baseline", math.sqrt(square), f"{paired.better + paired.worse} of {paired.cases} cases differ from the baseline"
     if noise is not None:
-        explanation = "how far the runs of a case differ, as those of two versions that are alike would"
+        explanation = "the difference between repeated runs of a case, as for two equally good versions"
         yield "repeated runs", math.sqrt(2 * noise / num_runs), explanation
     if len(means) >= _PAIR:
         more = ", and what more runs bring" if num_runs > _fewest_runs(values) else ""
-        assumed = "the scores of two versions are taken to be unrelated; a baseline or repeated runs would show how far they go together"
+        assumed = "assumes that the scores of two versions are unrelated; a baseline or repeated runs would show their correlation"
         yield "unrelated scores", math.sqrt(2 * variance(means)), assumed + more
     if passes:  # each case passes or each fails: the spread is what the end of the interval comes to
         passed = round(sum(means))
         low, high = wilson_interval(passed, len(means), confidence)
         share, every = (low, "every case passed") if passed else (high, "no case passed")
-        explanation = f"{every}, so the pass rate is taken to be {share:.3g}, the end of its interval"
+        explanation = f"{every}, so this assumes a pass rate of {share:.3g}, the end of its interval"
         yield "interval", math.sqrt(2 * share * (1 - share)), explanation
 
 

@@ -44,9 +44,9 @@ def decode_yaml(text: bytes, source: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = f"text that is no YAML ({error.problem}{where})"
+        problem = f"text that is not YAML ({error.problem}{where})"
     except (YAMLError, ValueError) as error:
-        problem = f"text that is no YAML ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        problem = f"text that is not YAML ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     raise PolicyError(source, [Problem("$", problem, "YAML or JSON")])
 
 
@@ -65,13 +65,13 @@ def _excess(events: Iterable[Any]) -> str:
             sizes[anchor] = count
         elif kind == "AliasEvent":
             if event.anchor in anchors:
-                return f"an alias *{event.anchor} within what it stands for"
+                return f"an alias *{event.anchor} that contains itself"
             counts[-1] += sizes.get(event.anchor, 1)
         elif kind == "ScalarEvent":
             counts[-1] += 1
             sizes[event.anchor or ""] = 1
         if len(counts) > _DEEPEST or sum(counts) > _MOST_VALUES:
-            return f"more than {_MOST_VALUES:,} values, or {_DEEPEST} levels"
+            return f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels"
     return ""
 
 
@@ -119,7 +119,7 @@ def decode_json(text: bytes, source: str) -> Any:
     except RecursionError:
         raise PolicyError(source, [Problem("$", "lists and objects nested too deeply", "a policy")]) from None
     except ValueError as error:
-        found = f"text that is no JSON ({error})" if text.strip() else "an empty text"
+        found = f"text that is not JSON ({error})" if text.strip() else "an empty text"
         raise PolicyError(source, [Problem("$", found, "JSON")]) from None
 
 
@@ -127,7 +127,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            msg = f"the key {key!r} appears twice in one object"
+            msg = f"the key {key!r} is repeated in one object"
             raise ValueError(msg)
         found[key] = value
     return found
@@ -226,7 +226,7 @@ def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], lis
         try:
             pin = pin | {"trust": load_trust(folder / trust if isinstance(trust, str) else trust)}
         except UsageError as error:
-            wanted = "a file beside the policy with Sigstore's TrustedRoot or ClientTrustConfig, or its value"
+            wanted = "a file with Sigstore's TrustedRoot or ClientTrustConfig, relative to the policy, or its content"
             problems.append(Problem("$.attestation.trust", message_of(error), wanted))
     if isinstance(given, list | tuple) and all(isinstance(key, str) for key in given):
         keys: list[str] = []
@@ -234,7 +234,7 @@ def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], lis
             try:
                 text = key if "-----BEGIN " in key else (folder / key).read_text("utf-8")
             except (OSError, ValueError):
-                problems.append(Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file beside the policy, or PEM text"))
+                problems.append(Problem(f"$.attestation.keys[{number}]", shown(key), "a PEM file, relative to the policy, or PEM text"))
             else:
                 keys.append("".join(f"{line.strip()}\n" for line in text.strip().splitlines()).strip())
         pin = pin | {"keys": keys}
@@ -247,7 +247,7 @@ def policy_schema() -> dict[str, Any]:
     properties = schema["properties"]
     properties["calibration"] = {
         "anyOf": [{"type": "string"}, {"type": "object"}],
-        "description": "What `calibrate` found, for corrected_ci_low: the path of its file, beside this one.",
+        "description": "The result of `calibrate`, for corrected_ci_low and demands on judges: its path, relative to this file.",
     }
     trust = schema["$defs"]["AttestationPin"]["properties"]["trust"]
     trust["anyOf"] = [{"type": "string"}, *trust["anyOf"]]

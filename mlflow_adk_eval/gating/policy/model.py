@@ -32,12 +32,12 @@ from mlflow_adk_eval.signing.keys import public_key_problem
 
 CONFIDENCE = 0.95
 NO_WORSE_FROM = 20
-NO_EFFECT = "A bound that every run meets, or none can, decides nothing."
+NO_EFFECT = "A bound that every run or no run meets decides nothing."
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _MINUTE = timedelta(minutes=1)
-_APART = "and the bounds of a range in rules of their own"
+_APART = "and a separate rule for each bound of a range"
 _AGE_WANTED = "an age such as 12h, 7d or 2w"
 
 
@@ -60,7 +60,7 @@ def _as_it_is(value: str) -> str:
     if not value.strip():
         raise _unwanted(repr(value), "a string that is not empty")
     if value != value.strip():
-        raise _unwanted(repr(value), "a name without spaces around it")
+        raise _unwanted(repr(value), "a name without leading or trailing spaces")
     return value
 
 
@@ -132,26 +132,25 @@ class JudgeDemand(Settings):
     """How well a judge must be known by people's labels, before what it says decides anything."""
 
     calibrated: Annotated[bool, Field(strict=True)] | None = Field(
-        default=None, description="Whether the policy's calibration must be of this very judge."
+        default=None, description="Whether the policy must have a calibration of exactly this judge."
     )
     labels: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        default=None, description="On how many labelled cells it must have been measured."
+        default=None, description="The least number of labelled verdicts it must be calibrated on."
     )
-    max_age: Age | None = Field(
-        default=None, description="How long ago the oldest of the runs that people labelled may have ended, such as 90d."
-    )
-    min_kappa: Rate | None = Field(default=None, description="The least Cohen's kappa of judge and people.")
-    min_sensitivity: Rate | None = Field(default=None, description="The least share of what people pass that it must pass, too.")
-    min_specificity: Rate | None = Field(default=None, description="The least share of what people fail that it must fail, too.")
+    max_age: Age | None = Field(default=None, description="The greatest age of the oldest labelled run, such as 90d.")
+    min_kappa: Rate | None = Field(default=None, description="The least Cohen's kappa between judge and people.")
+    min_sensitivity: Rate | None = Field(default=None, description="The least share of people's passes that the judge passes as well.")
+    min_specificity: Rate | None = Field(default=None, description="The least share of people's failures that the judge fails as well.")
     fresh: Annotated[bool, Field(strict=True)] | None = Field(
         default=None,
-        description="Whether each vote must have been asked for in this evaluation: none may come from a ledger that others wrote.",
+        description="Whether every vote must be asked for in this evaluation, and none reused from a ledger.",
     )
     max_reused: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = Field(
-        default=None, description="The largest share of a criterion's votes that may have been asked for in another evaluation."
+        default=None, description="The largest share of a criterion's votes that may be reused from other evaluations."
     )
     use: Literal["mean", "ci_low"] = Field(
-        default="mean", description="What is held against these: the number as measured, or the lower bound of its interval."
+        default="mean",
+        description="The number to compare with these minimums: mean (as measured) or ci_low (the lower bound of its interval).",
     )
 
     @property
@@ -172,9 +171,11 @@ class JudgeDemand(Settings):
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.fresh is not None and self.max_reused is not None:
-            yield _unwanted(f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh is max_reused 0")
+            yield _unwanted(
+                f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh means max_reused 0"
+            )
         if self.demands and self.calibrated is False:
-            yield _unwanted("calibrated: false with demands on the calibration", "calibrated: true, or none of them")
+            yield _unwanted("calibrated: false with other demands on the calibration", "calibrated: true, or none of them")
 
 
 class Rule(Settings):
@@ -184,24 +185,22 @@ class Rule(Settings):
     max: Number | None = Field(default=None, description="The most that passes.")
     use: Use | None = Field(
         default=None,
-        description="Which number is held against min and max, and whether max_drop is tested: mean (as measured), ci_low or ci_high"
-        " (the bound of the confidence interval), corrected_ci_low (the lower bound of the pass rate corrected for the judge's error)."
-        " Without it, min and max take the mean, and max_drop is tested.",
+        description="The number to compare with min or max: mean (as measured), ci_low or ci_high (a bound of the confidence interval),"
+        " or corrected_ci_low (the lower bound of the pass rate corrected for the judge's error)."
+        " Without it, min and max use the mean, and max_drop is tested for significance. With mean, it is not.",
     )
     max_drop: Annotated[Number, Field(ge=0)] | None = Field(
-        default=None, description="How much worse than the baseline it may be, over the same cases, in the unit of the measure."
+        default=None, description="The largest allowed drop from the baseline on the same cases, in the unit of the measure."
     )
-    confidence: Confidence | None = Field(default=None, description="The confidence of intervals and tests, instead of the policy's.")
+    confidence: Confidence | None = Field(default=None, description="The confidence level of intervals and tests; overrides the policy's.")
     min_cases: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        default=None, description="How many cases with different contents it must be about, instead of the policy's or the slice's number."
+        default=None, description="The least number of distinct cases with a value; overrides the policy's or the slice's number."
     )
-    judge: JudgeDemand | None = Field(
-        default=None, description="How well the judges behind the measure must be known, besides what the policy demands of all."
-    )
+    judge: JudgeDemand | None = Field(default=None, description="Demands on the judges behind this measure, in addition to the policy's.")
     range: tuple[Number, Number] | None = Field(
         default=None,
-        description="The least and the most that a single case may count, such as [0, 100]: values beyond count as the end. Needed where"
-        " the measure itself has no such end, since one case could then carry the mean of all.",
+        description="Limits for a single case's value, such as [0, 100]; values outside are clipped. Needed for a measure without limits,"
+        " where one case could lift the mean of all.",
     )
 
     @model_validator(mode="after")
@@ -213,12 +212,12 @@ class Rule(Settings):
         if self.range is not None and not self.range[0] < self.range[1]:
             yield _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
         if self.range is not None and self.use == "corrected_ci_low":
-            yield _unwanted("use corrected_ci_low with a range", "no range, as a corrected pass rate is a share anyway")
+            yield _unwanted("use corrected_ci_low with a range", "no range: a corrected pass rate is between 0 and 1 anyway")
         if self.min is None and self.max is None and self.max_drop is None:
             yield _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
             return
         if self.min is not None and self.max is not None and self.min > self.max:
-            yield _unwanted(f"min {self.min:g} above max {self.max:g}", "a range that a number can lie in")
+            yield _unwanted(f"min {self.min:g} above max {self.max:g}", "a min that is not above max")
         if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
             yield _unwanted(f"use {self.use} without min, or with max", f"ci_high for a max, {_APART}")
         if self.use == "ci_high" and (self.max is None or self.min is not None):
@@ -231,7 +230,7 @@ class Rule(Settings):
         if self.range is not None:
             low, high = max(low, self.range[0]), min(high, self.range[1])
         if not low < high:
-            yield "range", str(list(self.range or ())), "a range in which values can lie"
+            yield "range", str(list(self.range or ())), "a range that overlaps the measure's values"
             return
         lowest, highest, span = (f"{end:.15g}" for end in (low, high, high - low))
         if self.min is not None and not low < self.min <= high:
@@ -239,16 +238,18 @@ class Rule(Settings):
         if self.max is not None and not low <= self.max < high:
             yield "max", f"{self.max:.15g}", f"a number from {lowest}, below {highest}".removesuffix(", below inf")
         if self.max_drop is not None and self.max_drop >= high - low:
-            yield "max_drop", f"{self.max_drop:.15g}", f"a number below {span}, the most that it can drop"
+            yield "max_drop", f"{self.max_drop:.15g}", f"a number below {span}, the largest possible drop"
 
 
 class Slice(Settings):
     """Some of the cases, with rules of their own."""
 
-    ids: tuple[Name, ...] = Field(default=(), description="Patterns of eval ids, such as refund_*.")
-    tags: tuple[Name, ...] = Field(default=(), description="Tags, of which a case has one: the list `tags` in the eval case.")
+    ids: tuple[Name, ...] = Field(default=(), description="Patterns for eval ids, such as refund_*.")
+    tags: tuple[Name, ...] = Field(
+        default=(), description="Tags (the list `tags` in the eval case); a case with any of them is in the slice."
+    )
     min_cases: int = Field(
-        default=1, ge=1, strict=True, description="How many cases with different contents each of its rules must be about."
+        default=1, ge=1, strict=True, description="The least number of distinct cases with a value for each of its rules."
     )
     rules: dict[Name, Rule] = Field(min_length=1)
 
@@ -263,10 +264,10 @@ class Waiver(Settings):
     """A case, or one criterion of it, that does not count until a day."""
 
     case: Name = Field(description="The eval id.")
-    criterion: Name | None = Field(default=None, description="Only this criterion; without it, the whole case.")
+    criterion: Name | None = Field(default=None, description="The criterion to waive; default: the whole case.")
     owner: Text
     reason: Text
-    expires: Day = Field(description="The last day on which it holds, in UTC.")
+    expires: Day = Field(description="The last day it is valid, in UTC.")
 
     def __str__(self) -> str:
         """Return the waiver as a sentence."""
@@ -279,7 +280,7 @@ class EvalSetPin(Settings):
 
     id: Name | None = None
     digest: Digest | None = Field(
-        default=None, description="As the run's parameter adk_eval.eval_set_digest has it. Without it, any cases under that id will do."
+        default=None, description="The run's parameter adk_eval.eval_set_digest. Without it, any cases with that id will do."
     )
 
     @model_validator(mode="after")
@@ -292,9 +293,9 @@ class EvalSetPin(Settings):
 class ConfigPin(Settings):
     """Which config the run must have used."""
 
-    digest: Digest | None = Field(default=None, description="As the run's parameter adk_eval.config_digest has it: every setting.")
+    digest: Digest | None = Field(default=None, description="The run's parameter adk_eval.config_digest; it covers every setting.")
     criteria: dict[Name, Number] | None = Field(
-        default=None, min_length=1, description="The criteria that decide each case, and no others, with their thresholds."
+        default=None, min_length=1, description="Exactly the criteria that decide each case, with their thresholds."
     )
 
     @model_validator(mode="after")
@@ -307,8 +308,8 @@ class ConfigPin(Settings):
 class HostedModel(Settings):
     """A model at a host that is not its provider's."""
 
-    model: Name = Field(description="As the config names it.")
-    host: Name = Field(description="The host that may have answered, with its port or for any port: gateway.example.org:8080.")
+    model: Name = Field(description="The model's name as in the config.")
+    host: Name = Field(description="The host that may answer, for one port or for any: gateway.example.org:8080 or gateway.example.org.")
 
     @model_validator(mode="after")
     def _a_host(self) -> Self:
@@ -335,8 +336,8 @@ class JudgePin(JudgeDemand):
     models: tuple[JudgeModel, ...] | None = Field(
         default=None,
         min_length=1,
-        description="The models that may have judged, as the config names them, each at its provider's own host, or as {model: …, host: …} at another;"
-        " without it, any.",
+        description="The models that may judge, as the config names them. Each is called at its provider's own host; write {model: …, host: …}"
+        " for another. Default: any model.",
     )
 
     @model_validator(mode="after")
@@ -349,25 +350,25 @@ class JudgePin(JudgeDemand):
 class IdentityPin(Settings):
     """Somebody whom an OIDC issuer knows, and who signs by Sigstore."""
 
-    identity: Name = Field(description="As the certificate has it, to the letter: the URL of a workflow with its ref, an email address.")
-    issuer: Name = Field(description="The URL of the OIDC issuer, such as https://token.actions.githubusercontent.com.")
+    identity: Name = Field(description="Exactly as in the certificate: the URL of a workflow with its ref, or an email address.")
+    issuer: Name = Field(description="The OIDC issuer's URL, such as https://token.actions.githubusercontent.com.")
 
 
 class AttestationPin(Settings):
     """Who must have signed what was evaluated, when the evaluation ended."""
 
     keys: tuple[Text, ...] | None = Field(
-        default=None, min_length=1, description="The public keys of which one may have signed: PEM text, or in a file its path."
+        default=None, min_length=1, description="Accepted public keys: PEM text or, in a policy file, the path of a PEM file."
     )
     identities: tuple[IdentityPin, ...] | None = Field(
-        default=None, min_length=1, description="The OIDC identities of which one may have signed by Sigstore instead."
+        default=None, min_length=1, description="Accepted OIDC identities, for signatures by Sigstore."
     )
     trust: Json | None = Field(
         default=None,
-        description="Sigstore's TrustedRoot, or in a file its path; without it, that of the public Sigstore, from the network.",
+        description="Sigstore's TrustedRoot or, in a policy file, its path. Default: the public Sigstore's, from the network.",
     )
     source: Literal["required", "optional"] = Field(
-        default="required", description="Whether the source of the agent must be known, and be that of its LoggedModel."
+        default="required", description="Whether the agent's source must be known and match its LoggedModel."
     )
 
     @model_validator(mode="after")
@@ -379,7 +380,7 @@ class AttestationPin(Settings):
         if self.keys is None and self.identities is None:
             yield _unwanted("neither keys nor identities", "at least one of keys and identities")
         elif self.trust is not None and self.identities is None:
-            yield _unwanted("trust without identities", "the identities that it is to be trusted about")
+            yield _unwanted("trust without identities", "identities to trust it for")
         for key in self.keys or ():
             if (problem := public_key_problem(key)) is not None:
                 yield _unwanted(problem, "the PEM text of public ed25519 or ECDSA P-256 keys")
@@ -398,13 +399,13 @@ class BaselineSource(Settings):
     alias: Name | None = None
     version: Annotated[int, Field(ge=1, strict=True)] | None = None
     run: Name | None = None
-    model: Name | None = Field(default=None, description="The registered model; without it, the one that is promoted.")
+    model: Name | None = Field(default=None, description="The registered model; default: the model being promoted.")
     if_missing: Literal["absolute", "refuse"] = Field(
-        default="absolute", description="Without a champion: the absolute rules alone decide, or nothing is promoted."
+        default="absolute", description="What to do without a champion: pass on the absolute rules alone, or refuse to promote."
     )
     if_incomparable: Literal["reevaluate", "refuse"] = Field(
         default="reevaluate",
-        description="If its run used another eval set, judge or criterion: it is evaluated again where that is possible, or refused.",
+        description="What to do if its run used another eval set, judge or criterion: evaluate it again if possible, or refuse.",
     )
 
     @model_validator(mode="after")
@@ -412,7 +413,7 @@ class BaselineSource(Settings):
         named = [name for name in ("alias", "version", "run") if getattr(self, name) is not None]
         wrong = [] if len(named) == 1 else [_unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")]
         if self.model and self.run:
-            wrong.append(_unwanted("run and model", "a model with an alias or a version only"))
+            wrong.append(_unwanted("run and model", "a model only with an alias or a version"))
         _refuse(wrong)
         return self
 
@@ -423,7 +424,7 @@ class Price(Settings):
     input: Annotated[Number, Field(ge=0)] | None = None
     output: Annotated[Number, Field(ge=0)] | None = None
     tokens: Annotated[Number, Field(ge=0)] | None = Field(
-        default=None, description="For both alike, and for the agent, of which only the sum is known."
+        default=None, description="One price for input and output. Use it for the agent: only the sum of its tokens is known."
     )
 
     @model_validator(mode="after")
@@ -454,7 +455,7 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
     prices = given.get("prices")
     of_agent = prices.get(AGENT) if isinstance(prices, Mapping) else None
     if isinstance(of_agent, Price) and of_agent.tokens is None:
-        wanted = "prices.agent.tokens, as only the sum of the agent's tokens is known"
+        wanted = "prices.agent.tokens: only the sum of the agent's tokens is known"
         yield _unwanted("a price of the agent by input and output", wanted)
     yield from _twice((case for case in given.get("must_pass") or () if isinstance(case, str)), "case of must_pass")
     waivers = [waiver for waiver in given.get("waivers") or () if isinstance(waiver, Waiver)]
@@ -468,7 +469,7 @@ class Policy(Settings):
     thresholds: bool = Field(
         default=False,
         strict=True,
-        description="Whether each case must also reach every threshold of the run's own config, as without a policy.",
+        description="Whether each case must also reach every threshold in the run's own config, as it must without a policy.",
     )
     eval_set: EvalSetPin | None = None
     config: ConfigPin | None = None
@@ -478,25 +479,27 @@ class Policy(Settings):
         default=1,
         ge=1,
         strict=True,
-        description="How many cases with different contents there must be that are not waived, in the run and for each rule on all cases.",
+        description="The least number of distinct cases that are not waived, in the run and for each rule on all cases.",
     )
-    max_age: Age | None = Field(default=None, description="How long ago the run may have ended, such as 7d.")
+    max_age: Age | None = Field(default=None, description="The greatest age of the run, such as 7d.")
     confidence: Confidence = CONFIDENCE
-    power: Share = Field(default=0.8, description="The power with which the number of cases is told that an undecided rule needs.")
+    power: Share = Field(default=0.8, description="The statistical power assumed when an undecided rule says how many cases it needs.")
     no_worse_from: int = Field(
         default=NO_WORSE_FROM,
         ge=1,
         strict=True,
-        description="With how many compared cases it is enough for max_drop that none of them did worse. With fewer, a larger drop must be"
-        " excluded: that no case of ten got worse is often luck.",
+        description="From this many compared cases on, max_drop passes if no case did worse. With fewer, that is often luck, so the interval must"
+        " exclude a larger drop.",
     )
-    rules: dict[Name, Rule] = Field(default_factory=dict, description="By criterion or other measure.")
+    rules: dict[Name, Rule] = Field(default_factory=dict, description="Rules by criterion or other measure.")
     slices: dict[Name, Slice] = Field(default_factory=dict)
     must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
-    calibration: Json | None = Field(default=None, description="What `calibrate` found, for corrected_ci_low; in a file, its path.")
-    prices: dict[Name, Price] = Field(default_factory=dict, description="By judge model, and `agent`; for rules on cost.")
+    calibration: Json | None = Field(
+        default=None, description="The result of `calibrate`, for corrected_ci_low and demands on judges; in a policy file, its path."
+    )
+    prices: dict[Name, Price] = Field(default_factory=dict, description="Prices by judge model, and for `agent`; for rules on cost.")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:

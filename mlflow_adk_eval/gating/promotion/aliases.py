@@ -92,14 +92,14 @@ class AliasRollback:
             # false. Evidence that was edited, deleted or merely tagged proves nothing: else whoever may edit it could move the alias back.
             rightful = claims.rightful_holder(holder) == holder
             if self.kind == "restore" and rightful and not (held and self._verify(held).disproven):
-                return self._stay(holder, [f"the alias {alias} is where its claim log has it by now, and nothing proves its record false"])
+                return self._stay(holder, [f"the alias {alias} now agrees with its claim log, and nothing disproves its promotion record"])
 
             # (3) Find the last version that held the alias and whose record comes to a pass today.
             problems: list[str] = []
             passed: Record | None = None
             former = dict.fromkeys(version.number for version in reversed(claims.former_holders(holder)) if version.number != held)
             for version in [to] if to else former:
-                found = self._verify(version) if version != held else Verification(decision=undecided("it holds it already"))
+                found = self._verify(version) if version != held else Verification(decision=undecided("it already holds the alias"))
                 if found.record is not None and found.decision.passed:
                     passed = replace(found.record, decision=stamped(found.decision, store.clock()))
                     break
@@ -107,7 +107,7 @@ class AliasRollback:
                 if self.kind == "restore" and not found.disproven:
                     break  # to go back further could be what somebody spoilt its evidence for
             if passed is None:
-                nothing = f"no version of {name!r} that held the alias {alias} before is in its claim log"
+                nothing = f"the claim log of {name!r} has no earlier holder of the alias {alias}"
                 return self._stay(holder, problems or [nothing])
             record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
             done = RollbackResult(
@@ -248,13 +248,17 @@ def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model
     if last and (problem := recreated(name, alias, last.claim.version, model)):
         return result(valid=False, reasons=(problem,))
     if holder is None:
-        reason = f"no version holds it, though {last.claim} set it" if last else "no version holds it, and by its claim log none ever did"
+        reason = (
+            f"no version holds it, although {last.claim} set it"
+            if last
+            else "no version holds it, and according to its claim log none ever did"
+        )
         return result(valid=last is None and not wanted, reasons=(reason,))
     if not holder.source:
-        return result(valid=False, reasons=(f"version {holder.number}, which holds it, was deleted",))
+        return result(valid=False, reasons=(f"it points to version {holder.number}, but that was deleted",))
     if last is None or last.claim.version != holder:
         before = f"from version {last.claim.version.number} (by {last.claim}) " if last else ""
-        reason = f"it was moved by hand {before}to version {holder.number}: its claim log has no such claim"
+        reason = f"it was moved by hand {before}to version {holder.number}: its claim log does not contain that change"
         if last and last.claim.version.number == holder.number:
             reason = last.claim.version.difference(holder)
         return result(valid=False, reasons=(reason,))
@@ -273,7 +277,7 @@ def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:
             yield f"before {after.claim}, it was moved by hand from version {then.number} to {format_version(after.claim.previous)}"
     last = claims.last
     if last is not None and last.pending:
-        yield f"{last.claim} has not ended"
+        yield f"{last.claim} is not finished"
     yield from few(claims.skipped)
 
 

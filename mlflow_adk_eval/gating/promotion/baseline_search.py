@@ -28,10 +28,10 @@ _NAMED = re.compile(r"runs:/([^/@\s]+)|models:/([^/@]+)(?:/(\d+)|@([\w-]+))")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MODEL_ID = re.compile(r"m-[\w-]+")
 _HOW_TO_REEVALUATE = (
-    "reevaluate=adk_eval.make_reevaluator(eval_set=...) judges again what it did then, and make_reevaluator(AGENT, eval_set=...) runs its"
-    " conversations again (on the command line: --reevaluate --eval-set FILE, --champion-agent AGENT)"
+    "reevaluate=adk_eval.make_reevaluator(eval_set=...) judges its stored answers again; make_reevaluator(AGENT, eval_set=...) runs the agent"
+    " again (command line: --reevaluate --eval-set FILE, and --champion-agent AGENT)"
 )
-_PENDING = "it was not evaluated again yet"
+_PENDING = "it has not been evaluated again yet"
 
 
 def overridden(policy: Policy, named: str | None) -> Policy:
@@ -50,7 +50,7 @@ def overridden(policy: Policy, named: str | None) -> Policy:
     if found is None:
         raise UsageError(f"baseline {named!r}: wanted runs:/ID, models:/NAME/VERSION or models:/NAME@ALIAS")
     if not policy.compares:
-        raise UsageError(f"baseline {named!r}: the policy {policy.name!r} compares nothing, since none of its rules has a max_drop")
+        raise UsageError(f"baseline {named!r}: the policy {policy.name!r} compares nothing: none of its rules has a max_drop")
     run, model, version, alias = found.groups()
     kept = policy.baseline.model_dump(include={"if_missing", "if_incomparable"}) if policy.baseline else {}
     source = BaselineSource(run=run, model=model, version=int(version) if version else None, alias=alias, **kept)
@@ -121,8 +121,8 @@ class BaselineSearch:
         model = source.model or self.model
         if model is None:
             raise UsageError(
-                "the policy compares with an alias or a version, but of which registered model? Name it as model=... or --model,"
-                " or in the policy as baseline: {model: NAME, ...}"
+                "the policy compares with an alias or a version but names no registered model; set --model, model=...,"
+                " or baseline: {model: NAME, ...} in the policy"
             )
         try:
             registered = self.store.model(model)
@@ -139,7 +139,7 @@ class BaselineSearch:
             return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
         name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
         if version.id.model_id is None:
-            problem = f"it was made from {version.id.source!r}, not from a LoggedModel, so no run can be said to be about it"
+            problem = f"it was made from {version.id.source!r}, not from a LoggedModel, so no run can be matched to it"
             return Baseline(name=name, version=version.id, problems=(problem,))
         recorded = self._recorded(model, number, source.alias, version)
         if isinstance(recorded, str):
@@ -169,7 +169,9 @@ class BaselineSearch:
         runs = {record.target.alias: record.decision.run_id for record in records}
         if len(set(runs.values())) > 1:  # an alias of little worth is easily had, on a run of little worth
             named = ", ".join(f"{each} by run {run_id}" for each, run_id in runs.items())
-            return f"it was promoted on several runs, to {named}; name one: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+            return (
+                f"several of its runs led to promotions, to {named}; name one: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
+            )
         return records[0] if records else None
 
     def _held(self, model: str, version: VersionId) -> list[str] | str:
@@ -188,8 +190,8 @@ class BaselineSearch:
     def _select(self, candidate: ExaminedRun, ref: BaselineRef, against: Sequence[str]) -> Baseline:
         """Return the first run of a baseline that can be compared: that of its record, one that is made now, or an attested one."""
         if not isinstance(candidate, ReadableRun) or state_problems(candidate.evidence):
-            return _none(ref, "it was not examined, since the run itself is not valid evidence")
-        problems = ["no promotion recorded a run of it"]
+            return _none(ref, "it was not examined: the run itself is not valid evidence")
+        problems = ["no promotion record names a run of it"]
         if ref.run_id:
             try:
                 recorded = self._examine(ref.run_id)
@@ -198,7 +200,7 @@ class BaselineSearch:
             else:
                 problems = self._problems(candidate, ref, ref.run_id)
                 if not problems and ref.sha256 and recorded.evidence.sha256 != ref.sha256:
-                    problems = [f"run {ref.run_id}: its evidence was changed after it was promoted"]
+                    problems = [f"run {ref.run_id}: its evidence was changed after the promotion"]
         if not problems:
             return self._found(ref, ref.run_id)
         if (ref.run_id and self._must_refuse) or not ref.model_id:
@@ -242,7 +244,7 @@ class BaselineSearch:
             return _none(ref, *reasons, how)
         # Whatever a run that must not be trusted says is worth no request and no import.
         if obstacles := [*against, *self._obstacles(candidate, ref)]:
-            return _none(ref, *reasons, f"it was not evaluated again, since the run cannot pass in any case: {obstacles[0]}")
+            return _none(ref, *reasons, f"it was not evaluated again, because the run cannot pass anyway: {obstacles[0]}")
         key = ref.model_id, candidate.evidence.run_id
         if key not in self._made:
             request = ReevaluationRequest(

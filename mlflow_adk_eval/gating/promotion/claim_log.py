@@ -208,7 +208,7 @@ class ClaimLog:
     def claimed_since(self, number: int) -> str:
         """Return that somebody claimed the alias under this number, which was free before."""
         latest = self.last if self.last and self.last.number >= number else None
-        what = str(latest.claim) if latest else "something that is no claim"
+        what = str(latest.claim) if latest else "something that is not a claim"
         return f"the alias {self.alias} was claimed in the meantime: {what}"
 
     def in_progress(self, now: datetime, grace_s: float) -> str:
@@ -220,7 +220,7 @@ class ClaimLog:
         if abs((now - began).total_seconds()) > grace_s:
             return ""
         until = (began + timedelta(seconds=grace_s)).isoformat(timespec="seconds")
-        return f"the alias {self.alias} is being set: {last.claim} is in progress; if it has died, try again after {until}"
+        return f"the alias {self.alias} is being set: {last.claim} is in progress; if that process died, try again after {until}"
 
 
 def key_of(alias: str, number: int, suffix: str = "", claim: str = "") -> str:
@@ -252,7 +252,7 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
         key, head = key_of(alias, number), entries[-1].sha256 if entries else ""
         claim, problem = _part(Claim, text, verifier)
         if not problem and claim and entries and verifier and verifier.until and claim.at + _SKEW < entries[-1].claim.at:
-            problem = "is dated before the claim before it"  # where keys have a time: who has a former key could date a claim back
+            problem = "has an earlier date than the previous claim"  # where keys have a time: who has a former key could date a claim back
         heads = former if verifier else {head}  # with a key, one may follow what was signed by a key that is not given any more
         if problem := problem or _place_problem(claim, found, alias, number, heads):
             skipped.append(f"{key} in the claim log {problem}")
@@ -264,7 +264,7 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
             go, end = (params.get(key_of(claim.alias, claim.number, suffix, claim.id), "") for suffix in ("go", "end"))
             former |= {_hash_of([text, go, each]) for each in ("", end)}
         number += 1
-    skipped += [f"{key} in the claim log follows no claim" for key in _strays(params, alias, number, entries)]
+    skipped += [f"{key} in the claim log belongs to no claim" for key in _strays(params, alias, number, entries)]
     return ClaimLog(alias=alias, log=found.log, entries=tuple(entries), next=number, skipped=tuple(skipped))
 
 
@@ -295,7 +295,7 @@ def _part(kind: type[T], text: str | None, verifier: Verifier | None, claim: Cla
     if verifier and not verifier.verifies(*_signed_part(value), value.signature):
         return value, "is not signed with the key"
     if claim and not isinstance(value, Claim) and value.claim != claim.id:
-        return value, "is about another claim"
+        return value, "belongs to another claim"
     return value, ""
 
 
@@ -312,7 +312,7 @@ def _place_problem(claim: Claim | None, params: ClaimParams, alias: str, number:
         return f"was written for another model ({claim.model!r})"
     if claim.log != params.log:
         return f"was written for another claim log (run {claim.log}): this is a copy"
-    return "does not follow the claim before it" if (claim.alias, claim.number) == (alias, number) else "was written for another place"
+    return "does not follow the previous claim" if (claim.alias, claim.number) == (alias, number) else "was written for another place"
 
 
 def _strays(params: Mapping[str, str], alias: str, end: int, entries: list[Entry]) -> Iterator[str]:
@@ -397,14 +397,14 @@ class Checkpoint:
         pin = self.pins().get(model, {}).get(claims.alias)
         if pin is None:
             return
-        what, where = f"the claim log of {model!r}", f"which {self.path} pins"
+        what, where = f"the claim log of {model!r}", f"as pinned in {self.path}"
         entry = claims.entry(pin.number)
         if claims.log != pin.log:
             found = f"is in run {claims.log}" if claims.log else "is gone"
-            raise ClaimLogError(f"{what} {found}, not in run {pin.log}, {where}: it was replaced, renamed or deleted")
+            raise ClaimLogError(f"{what} {found}, not in run {pin.log} {where}: it was replaced, renamed or deleted")
         if entry is None or entry.sha256 != pin.sha256:
-            change = "does not hold" if entry is None else "has changed"
-            raise ClaimLogError(f"{what} {change} its entry {key_of(claims.alias, pin.number)}, {where}: it was truncated or rewritten")
+            state = "is missing" if entry is None else "has changed"
+            raise ClaimLogError(f"{what} was truncated or rewritten: its entry {key_of(claims.alias, pin.number)}, {where}, {state}")
 
     def advance(self, model: str, claims: ClaimLog) -> None:
         """Pin the last entry of a claim log that nothing can be added to any more.

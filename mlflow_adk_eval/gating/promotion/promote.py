@@ -230,7 +230,7 @@ def _evidence_changed(store: MlflowStore, decided_on: Iterable[Evidence]) -> Ite
     for before in decided_on:
         today = store.evidence(before.run_id)
         if parts := [name for name in _PARTS if getattr(today, name) != getattr(before, name)]:
-            yield f"run {before.run_id} was changed while it was decided on: its {', '.join(parts).replace('_', ' ')}"
+            yield f"run {before.run_id} changed during the decision: its {', '.join(parts).replace('_', ' ')}"
 
 
 def _baseline_moved(
@@ -244,7 +244,7 @@ def _baseline_moved(
     found = holder if (model, source.alias) == (target.name, target.alias) else store.holder(model, source.alias)
     if found != compared.version:
         difference = compared.version.difference(found) if found and compared.version and found.number == compared.version.number else ""
-        where = f"at {format_version(found)} now" + (f", which is another one: {difference}" if difference else "")
+        where = f"at {format_version(found)} now" + (f", a different version: {difference}" if difference else "")
         yield f"it was compared with {compared.name}, but the alias {source.alias} of {model!r} is {where}"
 
 
@@ -297,10 +297,12 @@ class ClaimedAlias:
         target = self.record.target
         confirmed_at = self.store.now(target.name)
         if not _stands(self.store, self.claim, "go", Confirmation(claim=self.claim.id, at=confirmed_at)):
-            raise AliasBusyError(f"the claim to the alias {target.alias} took so long that somebody else cancelled it")
+            raise AliasBusyError(f"another process cancelled the claim to the alias {target.alias}, because it took too long")
         took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
         if took_s > self.timeouts.lease_s:
-            slow = f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may no longer wait for it"
+            slow = (
+                f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may have stopped waiting"
+            )
             _end(self.store, self.claim, "refused", slow)
             raise AliasBusyError(slow)
 
@@ -310,7 +312,7 @@ class ClaimedAlias:
         self.store.set_alias(target)
         holder = self.store.holder(target.name, target.alias)
         if holder != self.record.version:
-            raise _RefusedError(f"the alias {target.alias} was set on {target}, but at once moved to {format_version(holder)}")
+            raise _RefusedError(f"the alias {target.alias} was set on {target}, but immediately moved to {format_version(holder)}")
 
     def end(self) -> str:
         """End the claim, and return why the alias was not set after all, if it turns out last that others gave the claim up.
@@ -328,7 +330,7 @@ class ClaimedAlias:
                     self.store.set_alias(replace(target, version=rightful.number))
         if self.problem or outcome == "done":
             return ""
-        return f"MLflow took so long to set the alias {self.claim.alias} that somebody else gave the claim up as {outcome}"
+        return f"MLflow took so long to set the alias {self.claim.alias} that another process closed the claim as {outcome}"
 
 
 @contextmanager
@@ -357,9 +359,9 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
             if not carried_out and (problem := claims.in_progress(store.now(name), timeouts.grace_s)):
                 raise AliasBusyError(problem)
             if last.state == "confirmed":
-                _end(store, last.claim, "done" if last.set_on(holder) else "lost", "its owner did not end it")
+                _end(store, last.claim, "done" if last.set_on(holder) else "lost", "its owner did not close it")
             elif not _cancelled(store, last.claim):
-                raise AliasBusyError(f"{last.claim} was confirmed at this very moment")
+                raise AliasBusyError(f"{last.claim} was confirmed just now")
         settled = store.claim_log(name, alias)
         if settled.next != claims.next:
             raise AliasBusyError(settled.claimed_since(claims.next))
@@ -388,7 +390,7 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
     except _RefusedError as refusal:
         owned.problem = str(refusal)
     except UsageError as error:  # what was there when it was decided is gone
-        owned.problem = f"{error}; it did when the decision was made"
+        owned.problem = f"{error}; it existed when the decision was made"
     except Exception as error:
         # Nobody should have to wait until its owner seems to be dead. One that was confirmed is left as it is if the alias is where
         # it wanted it: then the request arrived, whatever became of the answer.
@@ -447,9 +449,9 @@ def changed_since(store: MlflowStore, record: Record) -> Iterator[str]:
     target, model = record.target, store.model(record.target.name)
     version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
     if version.status != "READY":
-        yield f"{target} became {version.status} while the evidence was read"
+        yield f"{target} became {version.status} while the evidence was being read"
     if difference := record.version.difference(version.id):
-        yield f"{target} was replaced while the evidence was read: {difference}"
+        yield f"{target} was replaced while the evidence was being read: {difference}"
     if holder != record.previous:
-        moved = f"moved from {format_version(record.previous)} to {format_version(holder)} while the evidence was read"
+        moved = f"moved from {format_version(record.previous)} to {format_version(holder)} while the evidence was being read"
         yield f"the alias {target.alias} {moved}, so it was not set"

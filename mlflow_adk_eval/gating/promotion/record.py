@@ -50,11 +50,11 @@ class VersionId:
         if now.model_created_ms != self.model_created_ms:
             moments = (datetime.fromtimestamp(each.model_created_ms / 1000, UTC) for each in (now, self))
             found, wanted = (moment.isoformat(timespec="seconds") for moment in moments)
-            what = "the registered model was deleted and created again, or another one was given its name"
+            what = "the registered model was deleted and recreated, or another model was renamed to its name"
             return f"{what}: created {found}, wanted {wanted}"
         if (now.number, now.created_ms) != (self.number, self.created_ms):
-            return f"version {now.number} is not the version {self.number} that it was: one of the two was created later"
-        return "" if now.source == self.source else f"version {now.number} is made from {now.source!r} now, not from {self.source!r}"
+            return f"version {now.number} is not the original version {self.number}: their creation times differ"
+        return "" if now.source == self.source else f"version {now.number} is now made from {now.source!r}, not from {self.source!r}"
 
 
 TAG = "adk_eval.gate"
@@ -79,7 +79,7 @@ def check_version(version: str) -> None:
     """
     # MLflow takes 02 for 2, so the alias would be set on what is not compared equal afterwards.
     if not re.fullmatch(r"[1-9][0-9]{0,17}", version):
-        raise UsageError(f"version {version!r}: wanted the number of a version, without zeros ahead")
+        raise UsageError(f"version {version!r}: wanted a version number without leading zeros")
 
 
 def check_alias(alias: str) -> None:
@@ -136,7 +136,7 @@ def version_problems(target: Target, version: Version, evidence: Evidence) -> li
     """Return why a version cannot be promoted on this evidence, whatever its scores are."""
     problems = [] if version.status == "READY" else [f"{target} is {version.status}; only a READY version can be promoted"]
     if version.id.model_id is None:
-        return [*problems, f"{target} was made from {version.id.source!r}, not from a LoggedModel, so it is unknown which agent it is"]
+        return [*problems, f"{target} was made from {version.id.source!r}, not from a LoggedModel, so the gate cannot tell its agent"]
     return [*problems, *agent_problems(evidence, version.id.model_id)]
 
 
@@ -237,7 +237,7 @@ class Record:
         return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: decision.verdict}
 
 
-_DESCRIBED = "[//]: # (the lines above are of the gate, and it replaces them; what follows stays)"
+_DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines below)"
 """The end of what the gate wrote into a description: a definition without a name, which Markdown does not show."""
 
 
@@ -263,7 +263,7 @@ def description(record: Record, experiment_id: str, before: str) -> str:
             *(f"- {for_mlflow(reason, longest)}" for reason in decision.reasons[:_MAX_DESCRIBED]),
             *([f"- and {more} more"] if more > 0 else []),
             "",
-            f"[evaluation run]({run}) · [record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
+            f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
             "",
             _DESCRIBED,
             *([f"\n{kept}"] if kept else []),

@@ -51,17 +51,17 @@ def differences(then: Decision, today: Decision) -> list[str]:
         same = recorded is computed if recorded is None or computed is None else math.isclose(recorded, computed, abs_tol=1e-9)
         if not same:
             before, now = ("missing" if value is None else f"{value:.6g}" for value in (recorded, computed))
-            problems.append(f"the record says that {what} {before}, but the evidence comes to {now}")
+            problems.append(f"the promotion record says {what} {before}, but the evidence gives {now}")
 
     for name in dict.fromkeys((*then.scores, *today.scores)):
         compare(f"the score of {name} is", then.scores.get(name), today.scores.get(name))
     subjects, computed = ([(check.measure, check.slice, check.demand) for check in decision.checks] for decision in (then, today))
     if subjects != computed:
-        return [*problems, "the record does not hold the checks that its policy asks for"]
+        return [*problems, "the promotion record lacks checks that its policy asks for"]
     for subject, old, new in zip(subjects, then.checks, today.checks, strict=True):
         what = f"the check {' '.join(filter(None, subject))}"
         if old.verdict != new.verdict:
-            problems.append(f"the record says that {what} {old.verdict}, but the evidence comes to {new.verdict}")
+            problems.append(f"the promotion record says {what} {old.verdict}, but the evidence gives {new.verdict}")
         for name in _NUMBERS:
             compare(f"{what} has the {name.replace('_', ' ')}", getattr(old, name), getattr(new, name))
     return problems
@@ -124,13 +124,13 @@ def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: VersionId |
         return ""
     skipped = f" ({claims.skipped[-1]})" if claims.skipped else ""
     if rightful is None:
-        found = f"{format_version(holder)} of {name!r} holds the alias {alias}, but its claim log has no such promotion"
+        found = f"{format_version(holder)} of {name!r} holds the alias {alias}, but its claim log does not show that promotion"
         return f"{found}: it was set by hand{skipped}"
     if problem := recreated(name, alias, rightful, store.model(name)):
         return problem
     if holder is not None and holder.number == rightful.number:
-        return f"the alias {alias} of {name!r} is not at what its claim log names: {rightful.difference(holder)}"
-    found = f"the alias {alias} of {name!r} is at {format_version(holder)}, but at {format_version(rightful)} by its claim log"
+        return f"the alias {alias} of {name!r} does not point to the version in its claim log: {rightful.difference(holder)}"
+    found = f"the alias {alias} of {name!r} points to {format_version(holder)}, but its claim log says {format_version(rightful)}"
     return f"{found}: it was moved by hand{skipped}"
 
 
@@ -139,8 +139,8 @@ def recreated(name: str, alias: str, promoted: VersionId, model: RegisteredModel
     if model.created_ms == promoted.model_created_ms:
         return ""
     difference = promoted.difference(replace(promoted, model_created_ms=model.created_ms))
-    remedy = "if you did that, promote a version by a policy whose rules have no max_drop, which the claim log keeps"
-    return f"the alias {alias} of {name!r} was promoted in another model of that name: {difference}; {remedy}"
+    remedy = "if you did that, promote a version with a policy that has no max_drop; the claim log keeps that policy"
+    return f"the promotion to the alias {alias} of {name!r} belongs to an earlier model of that name: {difference}; {remedy}"
 
 
 def verify_version(
@@ -176,9 +176,11 @@ def verify_version(
     # (8) The record is of a pass, by the policy that it holds, on this very evidence, which is about this version.
     problems = list(recorded.problems)
     if not then.passed:
-        problems.append(f"the record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}")
+        problems.append(f"the promotion record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}")
     if then.policy_sha256 != record.policy.digest():
-        problems.append(f"the policy {record.policy.name!r} in the record is not the one that decided: its digest differs")
+        problems.append(
+            f"the policy {record.policy.name!r} in the promotion record is not the one used for the decision: its digest differs"
+        )
     if then.evidence_sha256 != run.evidence.sha256:
         problems.append(f"the evidence of run {run.evidence.run_id} was changed after the decision")
     problems += version_problems(record.target, found, run.evidence)
@@ -227,23 +229,23 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
         named = [entry.claim.record for entry in moves if (entry.claim.version, entry.claim.kind) == (found.id, "promotion")]
         location = read_location(named[-1]) if named else None
     if location is None:
-        return f"{what} has no record of " + (f"a passed gate for the alias {alias} in the claim log" if alias else "a gate decision")
+        return f"{what} has no " + (f"promotion to the alias {alias} in the claim log" if alias else "promotion record")
 
     # (2) It is where it was kept, and what it was: its hash is named with it.
     content, place = store.artifact(location.run_id, location.path), f"run {location.run_id}"
     if content is None:
-        return f"{what}: its record {location.path} is missing from {place}"
+        return f"{what}: its promotion record {location.path} is missing from {place}"
     if sha256(content) != location.sha256:
-        return f"{what}: its record {location.path} in {place} was changed after the decision"
+        return f"{what}: its promotion record {location.path} in {place} was changed after the decision"
     record = read_record(content)
     if record is None:
-        return f"{what}: its record {location.path} in {place} cannot be read"
+        return f"{what}: its promotion record {location.path} in {place} cannot be read"
 
     # (3) It is about this version and alias, and not about another version that had the number.
     if record.target != Target(name=name, version=found.id.number, alias=alias or record.target.alias):
-        return f"{what}: its record is about {record.target} and the alias {record.target.alias}"
+        return f"{what}: its promotion record is for {record.target} and the alias {record.target.alias}"
     if difference := record.version.difference(found.id):
-        return f"{what}: its record is about another version: {difference}"
+        return f"{what}: its promotion record is for another version: {difference}"
 
     # (4) One of the keys has signed it, where there are keys.
     problems = list(_signature_problems(store, location, content))
@@ -257,10 +259,10 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
     # alias no more was not refused it since.
     entry, tags = claims.entry(record.claim), found.tags
     if not (entry and entry.pending) and tags.get(f"{TAG}.record") == location.path:
-        problems += [f"the tag {key} is not what the record says" for key, value in record.tags().items() if tags.get(key) != value]
+        problems += [f"the tag {key} disagrees with the promotion record" for key, value in record.tags().items() if tags.get(key) != value]
     verdict = tags.get(TAG, "passed")
     if holder != found.id and verdict != "passed" and tags.get(f"{TAG}.alias") == record.target.alias:
-        problems.append(f"{record.target} was refused the alias {record.target.alias} since: {tags.get(f'{TAG}.reason', verdict)}")
+        problems.append(f"{record.target} was refused the alias {record.target.alias} later: {tags.get(f'{TAG}.reason', verdict)}")
     return RecordedPass(record=record, location=location, problems=tuple(problems))
 
 
@@ -269,25 +271,25 @@ def _signature_problems(store: MlflowStore, location: RecordLocation, content: b
         return
     envelope = store.artifact(location.run_id, location.path + ENVELOPE)
     if envelope is None:
-        yield f"its record {location.path} is not signed"
+        yield f"its promotion record {location.path} is not signed"
         return
     payload = store.verifier.opened(envelope, PAYLOAD_TYPE)
     if payload is None:
-        yield f"its record {location.path} was not signed with the key"
+        yield f"its promotion record {location.path} is not signed with the key"
     elif read_statement(payload, DECISION) != decision_statement(location, content):
-        yield f"what was signed beside its record {location.path} is about something else"
+        yield f"the signature of its promotion record {location.path} covers something else"
 
 
 def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: VersionId | None) -> Iterator[str]:
     """Yield why a record of a pass is not that of a claim that set the alias, or one from which somebody went back."""
-    entry, what = claims.entry(record.claim), f"the claim {key_of(claims.alias, record.claim)} of its record"
+    entry, what = claims.entry(record.claim), f"the claim {key_of(claims.alias, record.claim)} of its promotion record"
     if not record.decision.passed:
         return
     if entry is None:
         yield f"{what} is not in the claim log"
         return
     if entry.claim.record != str(location):
-        yield f"{what} went to another record: {entry.claim}"
+        yield f"{what} names another promotion record: {entry.claim}"
         return
     if not entry.set_on(holder):
         state = "is in progress" if entry.pending else f"was {entry.state}"
@@ -295,7 +297,7 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
         return
     for later in claims.moves(holder):
         if later.number > entry.number and later.claim.kind == "rollback" and later.claim.previous == entry.claim.version:
-            yield f"{record.target} was given up: {later.claim}" + (f": {later.claim.reason}" if later.claim.reason else "")
+            yield f"{record.target} was rolled back: {later.claim}" + (f": {later.claim.reason}" if later.claim.reason else "")
             return
 
 
@@ -315,7 +317,7 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
         return baseline
     fields = {} if recorded is None else recorded.model_dump(include={"alias", "version", "run", "model"}, exclude_none=True)
     other = ", ".join(f"{key} {value}" for key, value in fields.items()) or "nothing"
-    problem = f"the policy {record.policy.name!r}, by which {record.target} was promoted, compared with another baseline ({other})"
+    problem = f"{record.target} was promoted with the policy {record.policy.name!r}, but that compared with another baseline ({other})"
     return Baseline(name="its baseline", problems=(problem,))
 
 
@@ -328,7 +330,7 @@ def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Ba
     try:
         evidence = store.evidence(compared.run_id)
     except UsageError as error:
-        return f"the evidence of what it was compared with, {compared.name}, is gone: {error}"
+        return f"the evidence of its baseline, {compared.name}, is gone: {error}"
     if evidence.sha256 != compared.sha256:
-        return f"the evidence of what it was compared with, {compared.name} (run {compared.run_id}), was changed after the decision"
+        return f"the evidence of its baseline, {compared.name} (run {compared.run_id}), was changed after the decision"
     return Baseline(name=compared.name, version=compared.version, run=examine(evidence))

@@ -64,7 +64,7 @@ def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: Reso
         chosen, before = selected.of(report), selected.of(baseline.report) if baseline.report else None
         if selected.eval_ids:
             rules.notes += [f"slice {name}: {reason}" for reason in selected.unmatched]
-        obstacle = "all of its cases are waived" if selected.eval_ids else f"it has no cases: {'; '.join(selected.unmatched)}"
+        obstacle = "all its cases are waived" if selected.eval_ids else f"it has no cases: {'; '.join(selected.unmatched)}"
         for measure_name, rule in part.rules.items():
             target = rules.target(measure_name, rule, name)
             if chosen.cases:
@@ -98,7 +98,7 @@ class _RuleRun:
         """Add what one rule comes to over the cases of `report`; `before`: the same cases in the baseline's run, if any."""
         rule, measured = target.rule, self._measured(target, report)
         if isinstance(measured, str):
-            reason = "it applies to none of these cases" if target.measure in self.run.report.criteria else measured
+            reason = "it applies to no case here" if target.measure in self.run.report.criteria else measured
             self.leave_undecided(target, reason if report.cases else "all cases are waived", 0)
             return
         cases = len(measured.values)
@@ -137,7 +137,7 @@ class _RuleRun:
             # That the run itself has too few is told once.
             told = not target.slice and rule.min_cases is None and different(self.report, copies) < policy.min_cases
             if not told:
-                return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''}, but needs at least {wanted}"
+                return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''} but needs at least {wanted}"
         # Passes that nothing could have prevented show nothing, unless the policy pins the config.
         passes = passes_counted(target.measure, report) or ([target.measure] if rule.use == "corrected_ci_low" else [])
         if passes and not policy.config and (free := unmissable(report, passes)):
@@ -159,7 +159,7 @@ class _RuleRun:
         lacking = sorted({original for case in report.cases if (original := copies.get(case.eval_id, case.eval_id)) not in known})
         if lacking:
             named = ", ".join(few(lacking, limit=4))
-            yield f"{target.where}: {len(lacking)} of {counted(every, 'case')} do not have it and do not count: {named}"
+            yield f"{target.where}: {len(lacking)} of {counted(every, 'case')} have no value and do not count: {named}"
 
     def leave_undecided(self, target: RuleTarget, reason: str, cases: int) -> None:
         demands = [limit.demand for limit in limits_of(target)]
@@ -180,8 +180,8 @@ class _RuleRun:
             obstacle = before if isinstance(before, str) else _gap(before)
             best = measured.bounds[1] if measured.greater_is_better else measured.bounds[0]
             if target.rule.use == "mean" and math.isinf(best):
-                open_ended = "it has no best value, so one case could make up for all others"
-                obstacle = obstacle or f"{open_ended}; test the drop (without use: mean), or give the rule a range"
+                open_ended = "it has no best value, so one case could outweigh all others"
+                obstacle = obstacle or f"{open_ended}; remove use: mean to test the drop, or give the rule a range"
             drop = None if obstacle or isinstance(before, str) else drop_of(target, before, measured, baseline.name)
             reason = lead + (obstacle or "no case has a value in both runs")
             self.results.append(drop or target.check(demand, "undecided", reason, cases))
@@ -203,4 +203,4 @@ def _gap(measured: Measured) -> str:
     if missing := measured.missing:
         count = len(missing)
         return f"{count} of {count + len(measured.values)} cases without a value: {'; '.join(few(missing, limit=_MAX_NAMED))}"
-    return "" if measured.values else "it applies to none of these cases"
+    return "" if measured.values else "it applies to no case here"

@@ -38,7 +38,7 @@ from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary, Repo
 from mlflow_adk_eval.runs.checked_cells import LARGEST_SCORE
 from mlflow_adk_eval.text import Few, beginning, counted, few
 
-PIN_THE_CONFIG = "pin the config in the policy if that is meant"
+PIN_THE_CONFIG = "pin the config in the policy if this is intended"
 _MAX_EXAMPLES = 3
 _MAX_KEPT = 100
 _MAX_REASON = 200
@@ -142,7 +142,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
                 if len(worst) > _MAX_KEPT:
                     worst = heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1))
         verdict: Verdict = "undecided"
-        finding = "not every case was evaluated"
+        finding = "some cases were not evaluated"
         if below:
             verdict, relation = "failed", "below" if summary.greater_is_better else "above"
             named = ((case, case.result(name)) for _, _, case in heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1)))
@@ -194,7 +194,7 @@ def unevaluated(report: Report) -> list[str]:
                     if isinstance(cell, kind)
                 )
                 examples = "; ".join(few(cells, limit=_MAX_EXAMPLES))
-                problems.append(f"{summary.criterion}: {count} of {planned} cells {word}, so they were not evaluated: {examples}")
+                problems.append(f"{summary.criterion}: {count} of {planned} scores {word}, so they are missing: {examples}")
     return problems
 
 
@@ -202,7 +202,7 @@ def evaluated(report: Report, waived: int = 0) -> str:
     """Return what was evaluated; `waived`: how many waivers left something out."""
     count = len(_deciding(report))
     criteria = "1 criterion" if count == 1 else f"{count} criteria"
-    left_out = f"except for what {'1 waiver excludes' if waived == 1 else f'{waived} waivers exclude'}" if waived else "nothing left out"
+    left_out = f"except for {'1 waiver' if waived == 1 else f'{waived} waivers'}" if waived else "nothing left out"
     return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}"
 
 
@@ -227,7 +227,7 @@ def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[st
     plans = (one for case in report.cases for one in case.planned if wanted is None or one.criterion in wanted)
     planned = {(one.criterion, one.threshold): one for one in plans}
     found = [key for key, one in planned.items() if _unmissable(report, one)]
-    return [f"every score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
+    return [f"every possible score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
 
 
 def _unmissable(report: Report, result: PlannedCriterion | CriterionResult) -> bool:
@@ -248,7 +248,7 @@ def without_demand(report: Report) -> list[str]:
             deciding = [one for one in case.planned if one.decides]
             known[plan] = bool(deciding) and all(_unmissable(report, one) for one in deciding)
         if known[plan]:
-            kept.add([f"{report.label(case)}: every score reaches each of its thresholds, so that it passed shows nothing"])
+            kept.add([f"{report.label(case)}: every possible score reaches its thresholds, so passing shows nothing"])
     return kept.named
 
 
@@ -264,7 +264,7 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
         verdict, finding = _must_pass(found, report)
         if eval_id not in known:
             hint = did_you_mean(eval_id, eval_set.eval_ids) if eval_id in hinted else ""
-            verdict, finding = "undecided", f"there is no such case in eval set {eval_set.eval_set_id!r}" + (f". {hint}" if hint else "")
+            verdict, finding = "undecided", f"eval set {eval_set.eval_set_id!r} has no such case" + (f". {hint}" if hint else "")
         free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=CasesInMemory(found)))
         if free:
             verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
@@ -273,10 +273,10 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
 
 def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
     if not runs:
-        return "passed", "waived, so it is not required"
+        return "passed", "waived, so not required"
     open_runs = [case for case in runs if case.verdict != "passed"]
     if not open_runs:
-        return "passed", "passed" if len(runs) == 1 else f"passed in all of its {len(runs)} runs"
+        return "passed", "passed" if len(runs) == 1 else f"passed in all {len(runs)} runs"
     verdict: Verdict = "failed" if any(case.verdict == "failed" for case in open_runs) else "undecided"
     return verdict, "; ".join(f"{report.label(case)} {case.verdict}: {', '.join(case.reasons())}" for case in open_runs)
 
@@ -299,5 +299,5 @@ def check_min_cases(policy: Policy, report: Report, copies: Mapping[str, str]) -
     elif policy.min_cases > 1:
         enough = cases >= policy.min_cases
         verdict: Verdict = "passed" if enough else "undecided"
-        reason = f"{'' if enough else 'only '}{counted(cases, 'case')}{' with different contents' if copies else ''} not waived, and the policy requires at least {policy.min_cases}"
+        reason = f"{'' if enough else 'only '}{counted(cases, 'case')}{' with different contents' if copies else ''} not waived; the policy requires at least {policy.min_cases}"
         yield Check(measure="cases", demand=demand, verdict=verdict, reason=reason, cases=cases, value=float(cases))

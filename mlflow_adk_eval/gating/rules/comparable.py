@@ -89,7 +89,7 @@ def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy) 
     """Yield how the baseline's run differs in what matters, each without its subject."""
     new, old = (run.evidence.params.get("adk_eval.eval_set_digest", "") for run in (candidate, baseline))
     if new != old:
-        yield f"used a different eval set: its digest is {old[:19]}…, the candidate's is {new[:19]}…"
+        yield f"used a different eval set: its digest is {old[:19]}…, but the candidate's is {new[:19]}…"
     yield from _other_conditions(candidate, baseline)
     measures = list(dict.fromkeys(measure for _, measure, rule in policy.all_rules() if rule.max_drop is not None))
     for criterion in dict.fromkeys(found for measure in measures for found in criteria_behind(measure, candidate.report)):
@@ -97,7 +97,7 @@ def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy) 
     runs, former_runs = candidate.documents.num_runs, baseline.documents.num_runs
     for measure in measures:
         if measure in ("case_pass_rate", "flaky_rate") and runs != former_runs:
-            yield f"has {former_runs} runs of each case, and the candidate {runs}, so {measure} is not the same measure"
+            yield f"has {former_runs} runs of each case, but the candidate has {runs}, so {measure} is not comparable"
 
 
 def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator
     if simulated:
         yield from _other_params(candidate, baseline, ["adk_eval.user_simulator.model"], "had different simulated users")
         prompts = [key for key in candidate.evidence.params if key.startswith("adk_eval.prompt.user_simulator")]
-        yield from _other_params(candidate, baseline, prompts, "prompted its simulated users differently")
+        yield from _other_params(candidate, baseline, prompts, "used different prompts for its simulated users")
 
 
 def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: str) -> Iterator[str]:
@@ -120,16 +120,16 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
     changed = _changed(new, old, candidate.documents.eval_set.eval_ids, criterion)
     if changed or (new.custom_metrics or {}).get(criterion) != (old.custom_metrics or {}).get(criterion):
         where = f" for {', '.join(few(changed, limit=3))}" if changed and old.criteria.get(criterion) else ""
-        yield f"has different settings of {criterion}{where}"
+        yield f"has different settings for {criterion}{where}"
     settings = new.by_criterion.get(criterion, [])
     if any(isinstance(one, JudgedSettings) for one in settings):
         # By what answered for the criterion in both runs, or else by who was to judge in all.
         answered = f"adk_eval.judge.{key_of_criterion(criterion)}"
         judge = answered if all(answered in run.evidence.params for run in (candidate, baseline)) else "adk_eval.judge_model"
-        yield from _other_params(candidate, baseline, [judge], f"has a different judge of {criterion}", both=False)
-        yield from _other_params(candidate, baseline, prompt_keys(criterion), f"prompted the judge of {criterion} differently")
+        yield from _other_params(candidate, baseline, [judge], f"has a different judge for {criterion}", both=False)
+        yield from _other_params(candidate, baseline, prompt_keys(criterion), f"used a different judge prompt for {criterion}")
     if settings and criterion in CRITERIA and "baseline" in CRITERIA[criterion].needs:
-        yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has a different baseline of {criterion}", both=False)
+        yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has a different baseline for {criterion}", both=False)
 
 
 def _changed(new: EvalConfig, old: EvalConfig, eval_ids: Iterable[str], criterion: str) -> list[str]:
@@ -160,7 +160,7 @@ def _other_params(candidate: ReadableRun, baseline: ReadableRun, keys: Iterable[
         new, old = candidate.evidence.params.get(key), baseline.evidence.params.get(key)
         if new != old and not (both and None in (new, old)):
             there, here = ("absent" if value is None else repr(value) for value in (old, new))
-            yield f"{what}: {key} is {there} there and {here} here"
+            yield f"{what}: {key} is {there} there, but {here} here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,14 +183,14 @@ def resolve_baseline(candidate: ReadableRun, policy: Policy, baseline: Baseline 
         idle = "the policy names a baseline, but no rule has a max_drop, so nothing was compared"
         return ResolvedBaseline(notes=(idle,) if policy.baseline else ())
     if baseline is None:
-        return ResolvedBaseline(problems=("the policy compares with a baseline, but none was given",))
+        return ResolvedBaseline(problems=("the policy requires a baseline, but none was given",))
     run = baseline.run
     if run is None:
         resolved = ResolvedBaseline(name=baseline.name, problems=baseline.problems)
         if resolved.problems:
             return resolved
         if policy.baseline.if_missing == "refuse":
-            return replace(resolved, problems=("there is none yet, and the policy refuses without one (if_missing)",))
+            return replace(resolved, problems=("there is none yet, and the policy requires one (if_missing: refuse)",))
         reason = f"there is no baseline yet ({resolved.name})"
     else:
         resolved = ResolvedBaseline(name=baseline.name, run_id=run.evidence.run_id, sha256=run.evidence.sha256)
@@ -199,16 +199,16 @@ def resolve_baseline(candidate: ReadableRun, policy: Policy, baseline: Baseline 
             if problems or not isinstance(run, ReadableRun):
                 return replace(resolved, problems=tuple(problems))
             same_agent = candidate.evidence.params.get("adk_eval.model_id") == run.evidence.params.get("adk_eval.model_id")
-            note = f"{resolved.name}, is the same agent version: it was compared with its other run {resolved.run_id}"
+            note = f"{resolved.name}, is the same agent version, so its other run {resolved.run_id} was compared"
             report = waived.rest_of(_with_thresholds(candidate.documents.config, run.report))
             return replace(resolved, report=report, notes=(note,) if same_agent else ())
         # A comparison of a run with itself shows nothing; but the version that it is about need not beat itself.
         if baseline.version is None:
-            return replace(resolved, problems=("it is the candidate run itself, so a comparison would show nothing",))
-        reason = f"the run belongs to {resolved.name}, itself"
+            return replace(resolved, problems=("it is the candidate run itself, so comparing shows nothing",))
+        reason = f"the run belongs to {resolved.name}, the baseline itself"
     if policy.absolute:
-        return replace(resolved, notes=(f"{reason}, so nothing was compared: the absolute rules alone decide",))
-    return replace(resolved, problems=("there is nothing to compare with, and the policy has no other rules, so nothing can be decided",))
+        return replace(resolved, notes=(f"{reason}, so nothing was compared: only the absolute rules decide",))
+    return replace(resolved, problems=("there is nothing to compare with, and the policy has no other rules",))
 
 
 def _with_thresholds(config: EvalConfig, report: Report) -> Report:

@@ -85,7 +85,7 @@ def decide(
         *(attestation_problems(policy.attestation, run.evidence) if policy.attestation else ()),
         *judge_problems(policy, trust),
     ]
-    missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["no demand of the policy applies to any case"])]
+    missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
     missing += without_demand(report) if policy.thresholds and not policy.config else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
     verdicts = {check.verdict for check in checks}
@@ -121,18 +121,18 @@ def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
 def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
     if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
-        yield f"the run has only the cases that did not pass in run {whole}, so it is no evidence for the whole eval set"
+        yield f"the run covers only the cases that did not pass in run {whole}, so it is not evidence for the whole eval set"
     tagged = zip(run.documents.eval_set.eval_ids, run.documents.tags, strict=True)
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
-        yield f"{counted(len(generated), 'case')} of the eval set, written by a model, nobody has accepted yet (tag {GENERATED!r}): {named}"
+        yield f"nobody has reviewed {counted(len(generated), 'case')} that a model wrote (tag {GENERATED!r}): {named}"
     yield from _lookalikes(run.documents.config.custom_metrics or ())
     if pin := policy.eval_set:
         eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
         if pin.id is not None and eval_set_id != pin.id:
             yield f"the run used the eval set {eval_set_id!r}, but the policy pins {pin.id!r}"
         if pin.digest is not None and digest != pin.digest:
-            yield f"the eval set is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
+            yield f"the eval set is not the pinned one: its digest is {digest[:19]}…, but the policy pins {pin.digest[:19]}…"
     if policy.config:
         yield from few(_config_problems(policy.config, run))
     if policy.judge and policy.judge.models:
@@ -147,13 +147,13 @@ def _lookalikes(names: Iterable[str]) -> Iterator[str]:
         letters = [char for char in unicodedata.normalize("NFKD", name) if unicodedata.category(char) not in {"Cf", "Mn"}]
         alike = "" if name.isascii() else nearest("".join(letters), CRITERIA)
         if alike and len(alike) == len(letters):
-            yield f"the custom metric {name!a} is written to look like the criterion {alike}"
+            yield f"the name of the custom metric {name!a} imitates the criterion {alike}"
 
 
 def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
     config = run.documents.config
     if pin.digest is not None and (digest := config.digest()) != pin.digest:
-        yield f"the config is not the one that the policy pins: its digest is {digest[:19]}…, the policy says {pin.digest[:19]}…"
+        yield f"the config is not the pinned one: its digest is {digest[:19]}…, but the policy pins {pin.digest[:19]}…"
     if pin.criteria is None:
         return
     deciding: dict[int, tuple[str, Criteria]] = {}
@@ -163,27 +163,27 @@ def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
         found, where = {name: settings.threshold for name, settings in criteria.items()}, f"case {eval_id!r} is decided"
         for name, threshold in pin.criteria.items():
             if name not in found:
-                yield f"{where} without {name}, but the policy pins it with the threshold {threshold:.15g}"
+                yield f"{where} without {name}, but the policy pins it at the threshold {threshold:.15g}"
             elif found[name] != threshold:
-                yield f"{where} by {name} with the threshold {found[name]:.15g}, but the policy pins {threshold:.15g}"
-        yield from (f"{where} by {name}, which is none of the criteria that the policy pins" for name in found if name not in pin.criteria)
+                yield f"{where} by {name} at the threshold {found[name]:.15g}, but the policy pins {threshold:.15g}"
+        yield from (f"{where} by {name}, but the policy does not pin that criterion" for name in found if name not in pin.criteria)
 
 
 def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     """Yield what a decision rests on that the policy leaves open, and that whoever evaluates could choose."""
     if (pin := policy.eval_set) and pin.digest is None:
         digest = run.evidence.params.get("adk_eval.eval_set_digest", "")
-        yield f"the eval set is not pinned: any cases under the id {pin.id!r} would do, since the policy has no digest; this run's is {digest}"
+        yield f"the eval set is not pinned: without a digest, any cases with the id {pin.id!r} would do; this run's digest is {digest}"
     if kept := run.evidence.params.get("adk_eval.from_ledger"):
-        yield f"{kept} of the run's conversations were had before the evaluation was resumed: the ledger held them"
+        yield f"{kept} of the run's conversations come from the ledger: they took place before the evaluation was resumed"
     if run.documents.copies:
         copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
-        yield f"{len(run.documents.copies)} cases have the content of another one and count as one with it: {copies}"
+        yield f"{len(run.documents.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.config:
         return
     yield from unmissable(report)
     if own := [eval_id for eval_id in run.documents.eval_set.eval_ids if eval_id in run.documents.config.case_criteria]:
-        yield f"the run's config decides {counted(len(own), 'case')} by criteria of its own: {', '.join(few(own, limit=4))}"
+        yield f"the run's config has separate criteria for {counted(len(own), 'case')}: {', '.join(few(own, limit=4))}"
 
 
 def _age_problems(max_age: timedelta, end_time: int | None, attested: datetime | None, now: datetime) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _age_problems(max_age: timedelta, end_time: int | None, attested: datetime |
         return
     ended = min(ended, attested or ended)
     if ended > now + SKEW:
-        yield f"the run ended at {_format_time(ended)}, which is in the future: it is {_format_time(now)} now"
+        yield f"the run ended at {_format_time(ended)}, but it is only {_format_time(now)} now"
     elif now - ended > max_age:
         yield f"the run ended at {_format_time(ended)}, more than {format_age(max_age)} before {_format_time(now)}"
 
@@ -211,11 +211,11 @@ def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     pin, config = policy.eval_set, policy.config
     demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
     return [
-        *([f"the eval set is called {pin.id!r}, as the policy says"] if pin and pin.id else []),
+        *([f"the eval set has the id {pin.id!r}, as pinned"] if pin and pin.id else []),
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
         *judges_met(policy, trust),
-        *([f"the run's attestation is signed with {policy.attestation.signers} of the policy"] if policy.attestation else []),
+        *([f"the run's attestation is signed with {policy.attestation.signers} from the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]

@@ -24,7 +24,7 @@ from mlflow_adk_eval.text import few
 
 SKEW = timedelta(minutes=5)
 """How far the clock of a tracking server may be ahead."""
-_NEVER = "was never measured against labels by people"
+_NEVER = "was never calibrated against people's labels"
 _OF_NO_VERDICT = ("cost", "judge_tokens", "judge_calls", "judge_flip_rate")
 _MEASURES = {"min_kappa": "kappa", "min_sensitivity": "sensitivity", "min_specificity": "specificity"}
 _WORDS = {"kappa": "κ"}
@@ -53,7 +53,7 @@ class JudgeTrust:
                 found[asked_in] += count
         votes, reused = found.total(), found.total() - found[""]
         others = ", ".join(few(filter(None, found), limit=3))
-        return votes, reused, f"{reused:,} of {votes:,} votes of {criterion} were reused, from evaluation {others}"
+        return votes, reused, f"{reused:,} of {votes:,} votes of {criterion} were reused from evaluation {others}"
 
     def obstacle(self, criterion: str) -> str:
         """Return why nothing is known of the judge of a criterion; empty where something is."""
@@ -67,7 +67,7 @@ class JudgeTrust:
         problems = calibration_problems(measured.calibration, params, criterion, config, keys)
         if problems:
             return problems[0]
-        return "" if self.found(criterion).rates.labelled else f"the calibration has no labels of {criterion} as a whole"
+        return "" if self.found(criterion).rates.labelled else f"the calibration has no labels for {criterion} as a whole"
 
     def found(self, criterion: str) -> Labelled:
         """Return what was measured, where there is no obstacle."""
@@ -87,20 +87,20 @@ class JudgeTrust:
             numbers.append(f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}")
         when = f", given by {since:%Y-%m-%d}" if since else ""
         copied = (
-            f"; people agree with each of its verdicts, also with the {found.split} on which its own votes differ, as copied labels would"
+            f"; people agree with every verdict, even the {found.split} with split votes: were the labels copied from the judge?"
             if found.split >= _ALIKE_FROM and found.rates.agreement == 1
             else ""
         )
-        return f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}"
+        return f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}"
 
     def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
         """Yield what is not met of what is demanded of the judge of a criterion, and of where its votes are from."""
         if demand is None:
             return
-        votes, reused, told = self.reused(criterion)
+        votes, reused, reused_votes = self.reused(criterion)
         if demand.most_reused is not None and reused > demand.most_reused * votes:
             allowed = f"{format_percent(demand.most_reused)} of them" if demand.most_reused else "none"
-            yield f"{told}, but the policy allows {allowed}: evaluate again with --ledger off, so that each vote is asked for"
+            yield f"{reused_votes}, but the policy allows {allowed}: evaluate again with --ledger off"
         if not demand.demands:
             return
         if obstacle := self.obstacle(criterion):
@@ -108,14 +108,14 @@ class JudgeTrust:
             return
         found, since = self.found(criterion), self.measured.since if self.measured else None
         if since is None:
-            yield f"{self.judge_of(criterion)} {_NEVER}, as far as is known: the runs that the calibration names were not looked up"
+            yield f"{self.judge_of(criterion)} {_NEVER}, as far as is known: the calibration's runs were not looked up"
             return
         if demand.labels is not None and found.rates.labelled < demand.labels:
-            yield f"{self.judge_of(criterion)} was measured on {found.rates.labelled} labelled verdicts, but {demand.labels} are demanded"
+            yield f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts, but the policy requires {demand.labels}"
         if demand.max_age is not None:
-            what = f"{self.judge_of(criterion)} was measured on verdicts of {since:%Y-%m-%d %H:%M} UTC"
+            what = f"{self.judge_of(criterion)} was calibrated on verdicts of {since:%Y-%m-%d %H:%M} UTC"
             if since > self.now + SKEW:
-                yield f"{what}, which is in the future: it is {self.now:%Y-%m-%d %H:%M} UTC now"
+                yield f"{what}, but it is only {self.now:%Y-%m-%d %H:%M} UTC now"
             elif self.now - since > demand.max_age:
                 yield f"{what}, more than {format_age(demand.max_age)} before {self.now:%Y-%m-%d %H:%M} UTC"
         for bound, name in _MEASURES.items():
@@ -128,9 +128,9 @@ class JudgeTrust:
         found = interval[0] if bounds and interval else value
         what = f"the lower bound of its {word} at {format_percent(self.confidence)}" if bounds else f"its {word}"
         if found is None:
-            yield f"{self.judge_of(criterion)} has no {word}, since people passed all that they labelled, or failed all; the least demanded is {format_exact(least)}"
+            yield f"{self.judge_of(criterion)} has no {word}, because people labelled all verdicts passed or all failed; the policy requires at least {format_exact(least)}"
         elif found < least:
-            yield f"{self.judge_of(criterion)} is not to be relied on: {what} is {found:.2f}, and the least demanded is {format_exact(least)}"
+            yield f"{self.judge_of(criterion)} is not reliable enough: {what} is {found:.2f}, but the policy requires at least {format_exact(least)}"
 
 
 def judge_notes(trust: JudgeTrust) -> list[str]:
@@ -147,7 +147,7 @@ def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Ite
         return
     wanted = f"the policy allows only {', '.join(map(str, models))}"
     if named is None:
-        yield f"the run has no parameter adk_eval.judge_model, so it is unknown who judged {', '.join(judged)}"
+        yield f"the run has no parameter adk_eval.judge_model, so the judge of {', '.join(judged)} is unknown"
         return
 
     def names(one: str | HostedModel, name: str) -> bool:
@@ -165,7 +165,7 @@ def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Ite
     for host in dict.fromkeys(host for _, host, _ in run.documents.vote_sources):
         if not any(allows(one, host) for one in models):
             criteria = dict.fromkeys(name for name, found, _ in run.documents.vote_sources if found == host)
-            yield f"votes of {', '.join(criteria)} came from {host or 'an unknown host'}, but {wanted}, each without a host at its provider's own"
+            yield f"votes of {', '.join(criteria)} came from {host or 'an unknown host'}, but {wanted}; a model without a host must use its provider's own"
 
 
 def judged_behind(policy: Policy, trust: JudgeTrust) -> list[str]:
@@ -191,7 +191,7 @@ def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
         return []
     reasons = [f"only {', '.join(map(str, policy.judge.models))} judged"] if policy.judge.models else []
     if judged_behind(policy, trust):
-        reasons += ["each vote was asked for in this evaluation"] if policy.judge.most_reused == 0 else []
+        reasons += ["every vote was asked for in this evaluation"] if policy.judge.most_reused == 0 else []
         reasons += ["the judges are calibrated on people's labels, as the policy demands"] if policy.judge.demands else []
     return reasons
 
@@ -203,5 +203,5 @@ def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -
     judged = judged_criteria(trust.run.documents.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
     if not behind:
-        return ["no judge decides it, so there is none to know"]
+        return ["no judge decides it, so there is nothing to calibrate"]
     return [problem for name in behind for problem in trust.problems(demand, name)]

@@ -90,11 +90,11 @@ def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> 
     if math.isinf(best):
         why = f"it has no {'highest' if limit.least else 'lowest'} value"
     elif measured.by_config and not config_pinned and cases > 1 and math.isfinite(worst) and limit.kept(worst + (best - worst) / cases):
-        why = f"its range {format_number(low)} to {format_number(high)} is what the run's own config says"
+        why = f"its range {format_number(low)} to {format_number(high)} comes from the run's own config"
     else:
         return ""
     example = format_exact(limit.bound or 1.0)
-    return f"{why}, so one case could carry the mean to {limit.noun}; give the rule a range, such as range: [{'0, ' + example if limit.least else example + ', 0'}]"
+    return f"{why}, so one case could lift the mean to {limit.noun}; give the rule a range, such as range: [{'0, ' + example if limit.least else example + ', 0'}]"
 
 
 def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
@@ -112,15 +112,15 @@ def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Chec
     value, cases = measured.value or 0.0, len(measured.values)
     interval = _interval(target, measured)
     if interval is None:
-        why = "there is only one" if cases == 1 else "all came to the same, which does not say how far others would differ"
-        finding = f"mean {format_number(value)} over {counted(cases, 'case')} has no interval to hold against {limit.noun}, since {why}"
+        why = "there is only one case" if cases == 1 else "all cases have the same value, so nothing shows how others would vary"
+        finding = f"mean {format_number(value)} over {counted(cases, 'case')} has no interval to compare with {limit.noun}: {why}"
         return target.check(limit.demand, "undecided", finding, cases, value=value)
     verdict, (low, high) = interval_verdict(limit, interval), interval
     needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE) if verdict == "undecided" else None
     summary = f"mean {format_number(value)} over {counted(cases, 'case')}, {format_percent(target.confidence)} interval {format_number(low)} to {format_number(high)}"
     more = f"; {_worst(limit, measured)}" if verdict == "failed" else ""
     if needed is not None:
-        more = f"; about {counted(needed, 'case')} would decide it if the mean stayed the same"
+        more = f"; about {counted(needed, 'case')} would decide it if the mean stays the same"
     elif verdict == "undecided":
         more = "; with this mean, no number of cases would decide it"
     finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
@@ -138,7 +138,7 @@ def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: Jud
         return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
     verdict = interval_verdict(limit, (found.low, found.high))
     summary = (
-        f"pass rate of its turns corrected for the judge's error {format_number(found.value)} over {counted(cases, 'case')},"
+        f"pass rate of its turns, corrected for the judge's error, {format_number(found.value)} over {counted(cases, 'case')},"
         f" {format_percent(target.confidence)} interval {format_number(found.low)} to {format_number(found.high)}"
     )
     more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""
@@ -162,7 +162,7 @@ def _worst(limit: Limit, measured: Measured) -> str:
 
 def _interval_relation(limit: Limit, verdict: Verdict) -> str:
     if verdict == "undecided":
-        return f"{limit.noun} lies within it, so these cases cannot tell"
+        return f"{limit.noun} lies within it, so there are too few cases to decide"
     return f"all of it {_relation(limit, kept=verdict == 'passed')}"
 
 
@@ -221,8 +221,8 @@ class Drop:
         value, baseline = sign * paired.after, sign * paired.before
         low, high = sorted((sign * paired.low, sign * paired.high))
         worse = largest_drops(self.before, self.after)
-        examples = "" if verdict == "passed" or not worse else f"; {counted(paired.worse, 'case')} did worse, most of all {worse}"
-        means = f"mean {format_number(value)} against {format_number(baseline, unlike=value)} for {self.name}"
+        examples = "" if verdict == "passed" or not worse else f"; {counted(paired.worse, 'case')} did worse, most of them {worse}"
+        means = f"mean {format_number(value)}, against {format_number(baseline, unlike=value)} for {self.name}"
         return self.target.check(
             f"max_drop {format_number(self.max_drop)}" + (" (mean)" if self.target.rule.use == "mean" else ""),
             verdict,
@@ -285,14 +285,14 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_wo
         return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
     if p_adjusted is None:
         fewest = fewest_cases(confidence)
-        finding = f"{counted(paired.cases, 'case')} cannot show a drop at {format_percent(confidence)} confidence"
+        finding = f"{counted(paired.cases, 'case')} are too few to show a drop at {format_percent(confidence)} confidence"
         return drop.check("undecided", f"{finding}: at least {fewest} are needed", needed=fewest)
     p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
     match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted, no_worse_from=no_worse_from):
         case "passed":
             return drop.check("passed", _why_passed(drop), p_adjusted)
         case "failed":
-            return drop.check("failed", f"{drop.change_as_allowed} and more than chance explains ({p_value})", p_adjusted)
+            return drop.check("failed", f"{drop.change_as_allowed} and unlikely to be chance ({p_value})", p_adjusted)
         case "undecided":
             needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
             if drop.small and not paired.worse:
@@ -314,16 +314,15 @@ def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float, n
     paired, confidence, allowed = drop.paired, drop.target.confidence, format_exact(drop.max_drop)
     if drop.small and not paired.worse:
         return (
-            f"{drop.change}, and no case did worse, but so few cases would often show none even if the agent were worse: that is enough"
-            f" from {no_worse_from} cases on (no_worse_from), and worse by {format_number(-paired.low)} is not excluded at"
-            f" {format_percent(confidence)} confidence, where {allowed} is allowed"
+            f"{drop.change}, and no case did worse, but that is enough only from {no_worse_from} cases on (no_worse_from); a drop of"
+            f" {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
         )
     if not drop.small:
         why = f"more than the allowed {allowed}, but chance could explain it ({p_value})"
     else:
-        why = f"but worse by {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
+        why = f"but a drop of {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
     if needed:
-        why += f"; about {counted(needed, 'case')} would decide it with a chance of {format_percent(power)}"
+        why += f"; about {counted(needed, 'case')} would decide it with {format_percent(power)} power"
     least = smallest_shown(paired, confidence=confidence, power=power)
     shown = "" if math.isinf(least) else f"; {counted(paired.cases, 'case')} can show a drop of {format_number(least)}"
     return f"{drop.change}, {why}{shown}"

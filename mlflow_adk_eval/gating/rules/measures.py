@@ -68,7 +68,7 @@ def _tokens(answer: Sequence[Vote]) -> tuple[int, int] | str:
     """Return the tokens of an answer, in and out. A call that failed has none unless it says so."""
     counted = [vote for vote in answer if _has_tokens(vote)]
     if not counted and any(vote.verdict is not None or vote.raw for vote in answer):
-        return f"the judge {answer[0].model or 'without a name'} does not report its tokens"
+        return f"the judge {answer[0].model or 'without a name'} does not report token counts"
     return sum(vote.input_tokens or 0 for vote in counted), sum(vote.output_tokens or 0 for vote in counted)
 
 
@@ -87,9 +87,9 @@ def cost_of(case: CaseResult, prices: Mapping[str, Price]) -> float | str:
         return spent
     result = case.result(_TOKENS)
     if result is None:
-        return f"the run has no {_TOKENS}, so the cost of the agent is unknown"
+        return f"the run has no {_TOKENS}, so the agent's cost is unknown"
     if unknown := [cell for cell in result.per_invocation if not isinstance(cell, Scored)]:
-        return f"the cost of the agent is unknown: {reason_of(unknown[0]) if unknown[0] else f'{_TOKENS} has no score'}"
+        return f"the agent's cost is unknown: {reason_of(unknown[0]) if unknown[0] else f'{_TOKENS} has no score'}"
     total = sum(cell.score for cell in result.per_invocation if isinstance(cell, Scored))
     return spent + total * (prices[AGENT].tokens or 0.0) / _MILLION
 
@@ -193,7 +193,7 @@ def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None
             return f"{criterion} has no threshold in the run's config, so its scores neither pass nor fail"
         return Measured(values=values, missing=missing, greater_is_better=True, bounds=SHARE)
     if criterion in report.criteria and suffix == "flip_rate":
-        nothing = f"no judge voted twice on the same for {criterion}"
+        nothing = f"no judge voted twice on the same turn for {criterion}"
         return _of_votes(report, lambda case: flip_of(filter(None, [case.result(criterion)])), SHARE, nothing)
     if hat := PASS_HAT.fullmatch(name):
         k = int(hat[1])
@@ -201,7 +201,7 @@ def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None
     if name in MEASURES:
         return _of_all(name, report, prices or {})
     known = [*report.criteria, *MEASURES, "pass^1", *(f"{name}/{suffix}" for name in report.criteria for suffix in MEASURES_OF_A_CRITERION)]
-    hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; besides, there are {', '.join(MEASURES)}"
+    hint = did_you_mean(name, known) or f"It has {', '.join(report.criteria) or 'no criterion'}; other measures are {', '.join(MEASURES)}"
     if (criterion or name) in CRITERIA and criterion not in report.criteria:
         return f"the run has no criterion {criterion or name}. {hint}"
     return f"the run has no measure {name!r}. {hint}"
@@ -216,7 +216,7 @@ def _of_all(name: str, report: Report, prices: Mapping[str, Price]) -> Measured 
             few_runs = _too_few_runs(report, _FEWEST_RUNS)
             return few_runs or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
         case "judge_flip_rate":
-            return _of_votes(report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same")
+            return _of_votes(report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same turn")
         case "judge_tokens":
             return _of_votes(report, lambda case: tokens_of(case.results), _QUANTITY, "the run has no cases")
         case "judge_calls":
@@ -284,7 +284,7 @@ def _too_few_runs(report: Report, wanted: int) -> str:
     if report.num_runs >= wanted:
         return ""
     there = "there is 1" if report.num_runs == 1 else f"there are {report.num_runs}"
-    return f"it needs at least {wanted} runs of each case (num_runs {wanted}), and {there}"
+    return f"it needs at least {wanted} runs of each case (num_runs {wanted}), but {there}"
 
 
 def _of_votes(report: Report, read: Callable[[CaseResult], Value | None], bounds: tuple[float, float], nothing: str) -> Measured | str:

@@ -93,7 +93,7 @@ def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset
     by_case: dict[str, set[str | None]] = {}
     for waiver in used:
         by_case.setdefault(waiver.case, set()).add(waiver.criterion)
-    past = (f"a waiver has expired and does not count: {waiver}" for waiver in expired)
+    past = (f"an expired waiver is ignored: {waiver}" for waiver in expired)
     return WaivedSubset(
         by_case={case: frozenset(found) for case, found in by_case.items()},
         waived=tuple(str(waiver) for waiver in used),

@@ -50,8 +50,8 @@ class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing o
         if self._content is not None:
             return self._content
         if not self.uri:
-            kept = "the runs that evaluated it hold it as adk_eval/eval_set.json"
-            raise UsageError(f"eval set {self.eval_set_id!r} was no file when it was logged; {kept}")
+            kept = "its runs contain it as adk_eval/eval_set.json"
+            raise UsageError(f"eval set {self.eval_set_id!r} was not a file when it was logged; {kept}")
         if not self.uri.startswith("runs:/"):
             return dump(load_inputs(self.uri, default_config())[0])
         from mlflow.artifacts import load_dict  # noqa: PLC0415 - is imported by `import mlflow` later than this module

@@ -106,11 +106,11 @@ def sides_of(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
     """
     named = [name for name in SIDES if settings.get(name) is not None] + (["model"] if asked.model is not None else [])
     if len(named) > 1:
-        raise UsageError(f"the data can be held against one thing, and {' and '.join(named)} were named")
+        raise UsageError(f"the data can be compared with one thing, but you named {' and '.join(named)}")
     source = settings.get("config")
     if not isinstance(asked.dataset, EvalSetTable):
         if named:
-            wanted = "data of mlflow.data.from_adk_evalset; a table says by itself what was expected and what the agent did"
+            wanted = "data from mlflow.data.from_adk_evalset; a table already contains the expected and actual turns"
             raise UsageError(f"{named[0]} wants {wanted}")
         config = load_config(source)
         eval_set, recording = table_of(asked.dataset, settings.get("col_mapping", {})).sides(config)
@@ -139,8 +139,8 @@ def sides_of(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
 
 
 _PROVES_NOTHING = (
-    "the data is taken as what was expected and as what the agent did, so criteria that compare the two prove nothing, and the run is "
-    "no evidence for the gate; name what was expected or what the agent did: evaluator_config={'expected': ...}, 'actual' or 'agent'"
+    "the data is used as both the expected and the actual turns, so criteria that compare the two prove nothing, and the gate "
+    "refuses the run; set evaluator_config={'expected': ...}, 'actual' or 'agent'"
 )
 
 
@@ -179,7 +179,7 @@ class ModelAgent:
             columns = [self.column] if self.column else list(outputs.columns)
             if len(columns) != 1 or columns[0] not in outputs.columns:
                 found = ", ".join(map(str, outputs.columns))
-                raise UsageError(f"the model returned the columns {found}; predictions= names the one that counts")
+                raise UsageError(f"the model returned the columns {found}; name the one to use with predictions=")
             outputs = outputs[columns[0]]
         listed = outputs.tolist() if hasattr(outputs, "tolist") else outputs
         if not isinstance(listed, list | tuple) or len(listed) != 1:
@@ -216,7 +216,7 @@ class CaseTable:
             case_runs.append(row)
             if canonical(case_runs[0].case) != canonical(row.case):
                 wanted = "the same in all rows of a case"
-                raise EvalSetError(self.name, [Problem(f"case {row.case.eval_id!r}", "rows that expect different things", wanted)])
+                raise EvalSetError(self.name, [Problem(f"case {row.case.eval_id!r}", "rows with different expectations", wanted)])
         eval_set = EvalSet(eval_set_id=self.name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
         ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
         return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
@@ -234,7 +234,7 @@ def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
     """
     frame = dataset.features_data
     if not hasattr(frame, "columns"):
-        wanted = "data of mlflow.data.from_adk_evalset, or a DataFrame with a row for each conversation"
+        wanted = "data from mlflow.data.from_adk_evalset, or a DataFrame with one row per conversation"
         raise UsageError(f"the adk evaluator wants {wanted}, not {shown(frame)}")
     columns = list(frame.columns)
     for cell, column in col_mapping.items():
@@ -244,7 +244,7 @@ def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
             "targets",
             "predictions",
         }:  # which MLflow takes out of the table where its arguments say so
-            raise UsageError(f"col_mapping: {cell} is column {column!r}, which is not there; there are {', '.join(map(str, columns))}")
+            raise UsageError(f"col_mapping: {cell} names the unknown column {column!r}; there are {', '.join(map(str, columns))}")
     # Columns that hold no cell are somebody else's.
     given = {cell: frame[column].tolist() for cell in CELLS if (column := col_mapping.get(cell, cell)) in columns}
     if dataset.has_targets:
@@ -267,8 +267,8 @@ def refuse_extras(**given: Any) -> None:
     """
     for name, value in given.items():
         if value:
-            way_out = "put criteria of your own into the config's custom_metrics, or evaluate a table with evaluators='default'"
-            raise UsageError(f"{name} is not for the adk evaluator, which computes the criteria of its config; {way_out}")
+            way_out = "put your own criteria into the config's custom_metrics, or evaluate a table with evaluators='default'"
+            raise UsageError(f"{name} has no effect on the adk evaluator: it computes the criteria of its config; {way_out}")
 
 
 def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
@@ -276,7 +276,7 @@ def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> Eval
     known = list(EvaluatorConfig.__annotations__)
     for name in evaluator_config:
         if name in _OF_THE_RUN:
-            raise UsageError(f"evaluator_config: {name} is no setting here, since MLflow has opened the run: say it to MLflow")
+            raise UsageError(f"evaluator_config: {name} cannot be set here, because MLflow opened the run: pass it to MLflow")
         if name not in known:
             hint = did_you_mean(str(name), known)
             raise UsageError(f"evaluator_config: unknown key {name!r}; known are {', '.join(known)}. {hint}".rstrip())
@@ -322,7 +322,7 @@ def _agent_version(agent_version: str | None, model_id: str | None) -> str | Non
     with reaching_mlflow("the agent version could not be looked up"):
         named = find_version(client, agent_version, agent_name="", experiment_id="").model_id
     if named != model_id:
-        raise UsageError(f"agent_version {agent_version!r} is the model {named}, and MLflow evaluates {model_id}")
+        raise UsageError(f"agent_version {agent_version!r} is the model {named}, but MLflow evaluates {model_id}")
     return agent_version
 
 

@@ -1,7 +1,7 @@
 """The server's application: routes, what it refuses, and errors in the shape of Google's APIs. It knows nothing of sockets.
 
 The JSON of a request is read as leniently as the API's documentation writes it. Its examples for curl have trailing commas and say
-``instances`` once for each instance, within one object. Both are understood here; anything else that is no JSON, or that says nothing in
+``instances`` once for each instance, within one object. Both are understood here; anything else that is not JSON, or that says nothing in
 particular, such as another key given twice, is refused.
 """
 
@@ -68,11 +68,11 @@ def read_json(raw: bytes, source: str = "request") -> Any:
             body = _decoded(_COMMAS.sub(lambda comma: " " if comma[1] else comma[0], text))
         problems = list(islice(_faults(body, []), _MAX_PROBLEMS))
     except RecursionError:
-        problems = [Problem("$", "brackets within brackets, hundreds deep", "an object with the input of a metric")]
+        problems = [Problem("$", "too deeply nested brackets", "an object with the input of a metric")]
     except UnicodeDecodeError as error:
-        problems = [Problem("$", f"a byte that is no UTF-8 at offset {error.start}", "JSON in UTF-8")]
+        problems = [Problem("$", f"a byte that is not UTF-8 at offset {error.start}", "JSON in UTF-8")]
     except json.JSONDecodeError as error:
-        problems = [Problem("$", f"no JSON: {error.msg}, in line {error.lineno}, column {error.colno}", "a JSON object")]
+        problems = [Problem("$", f"text that is not JSON: {error.msg}, line {error.lineno}, column {error.colno}", "a JSON object")]
     else:
         if not problems:
             return body
@@ -106,7 +106,7 @@ def _faults(value: Any, path: list[str | int]) -> Iterator[Problem]:
     """Yield what must not be said at `path` or below."""
     match value:
         case str() if _SURROGATES.search(value):
-            yield Problem(json_path("$", path), f"half of a surrogate pair in {shown(value)}", "a text in Unicode")
+            yield Problem(json_path("$", path), f"half of a surrogate pair in {shown(value)}", "valid Unicode text")
         case float() if not math.isfinite(value):
             yield Problem(json_path("$", path), shown(value), "a finite number")
         case dict() if len(value) > MAX_KEYS:
@@ -177,7 +177,7 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
             told = error_body(error)
             return _response(told["error"]["code"], told)
         except anyio.get_cancelled_exc_class():  # the event loop ends, and nobody else waits for this task
-            return _error(503, "the server was stopped before there was an answer")
+            return _error(503, "the server was stopped before it could answer")
 
     described = openapi(token=bool(token))
     path = "projects/{project}/locations/{location}"
@@ -215,7 +215,7 @@ class Guard:
                 return None
             return _error(401, "wanted the header Authorization: Bearer, with the token of this server", {"WWW-Authenticate": "Bearer"})
         if "origin" in headers:  # any page that is open in a browser could spend the judge's budget
-            return _error(403, "requests of web pages are refused where no token is demanded")
+            return _error(403, "a server without a token refuses requests from web pages")
         return None
 
 
@@ -257,7 +257,7 @@ async def _body(request: Request, limit: int) -> bytes:
                 if size > limit + _SPILT:
                     break
     except (TimeoutError, ClientDisconnect):
-        raise HTTPException(408, "the request did not arrive as a whole") from None
+        raise HTTPException(408, "the request arrived incomplete") from None
     if size > limit:
         raise too_large
     return bytes(found)
@@ -277,7 +277,7 @@ async def _refused(_: Request, refused: Exception) -> Response:
 
 
 async def _failed(_: Request, __: Exception) -> Response:
-    return _error(500, "the server failed; its log says why")
+    return _error(500, "the server failed; see its log")
 
 
 def _error(code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -18,8 +18,8 @@ VERSIONS = ("v1beta1", "v1")
 ERRORS = (400, 401, 403, 404, 405, 408, 413, 415, 500, 503)
 _ROUGE_TYPES = [*(f"{stem}{n}" for stem in ("rouge", "rougen") for n in range(1, 10)), "rougeL", "rougeLsum"]
 _ABOUT = (
-    "The metrics of Google's Rapid Eval API. A request holds the input of exactly one metric. Its keys may as well be in camelCase, and "
-    "null is what is left out."
+    "The metrics of Google's Rapid Eval API. A request contains the input of exactly one metric. Keys may also be in camelCase, and "
+    "null means the same as a missing key."
 )
 _TEXT: Json = {"type": "string"}
 _JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", str: "string"}
@@ -45,7 +45,7 @@ def openapi(*, token: bool) -> Json:
         paths[path] = {"parameters": parameters, "post": operation}
     health = {
         "operationId": "health",
-        "summary": "Whether the server is up. Needs no token.",
+        "summary": "Reports whether the server is up. Needs no token.",
         "responses": _responses("It is.", {"type": "object"}),
         "security": [],
     }

@@ -118,11 +118,11 @@ def _whisker(delta: Delta) -> dict[str, float] | None:
 def _judging(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     before, after = comparison.judging
     if before.votes or after.votes:
-        yield "Judges' answers paid for", f"{before.answers:,}", f"{after.answers:,}"
+        yield "Judges' answers in this run", f"{before.answers:,}", f"{after.answers:,}"
         yield "Judges' tokens", f"{before.tokens:,}" if before.tokens else "–", f"{after.tokens:,}" if after.tokens else "–"
         yield "Votes", f"{before.votes:,}", f"{after.votes:,}"
     if before.reused or after.reused:
-        yield "Votes paid for earlier", f"{before.reused:,}", f"{after.reused:,}"
+        yield "Votes reused from earlier", f"{before.reused:,}", f"{after.reused:,}"
 
 
 def _groups(comparison: Comparison, texts: Texts, *, every: bool) -> tuple[list[tuple[str, int, list[CaseView]]], int]:
@@ -249,10 +249,16 @@ def _missing(side: ComparedTurn | None, texts: Texts) -> str:
         return "the conversation had no such turn"
     if side.error:
         return f"the agent did not finish: {texts.words(side.error)}"
-    return "the agent did not get here" if side.response is None else "" if side.response else "the agent said nothing"
+    return "the agent did not get here" if side.response is None else "" if side.response else "the agent did not answer"
 
 
-_LABELS = {"same": "", "changed": "other arguments", "gone": "no longer called", "new": "not called before", "moved": "in another place"}
+_LABELS = {
+    "same": "",
+    "changed": "other arguments",
+    "gone": "no longer called",
+    "new": "not called before",
+    "moved": "in a different position",
+}
 
 
 def _step(call: CallChange, texts: Texts) -> StepView:

@@ -321,9 +321,9 @@ def shown_cases(report: Report, most: int = MOST_TURNS) -> tuple[tuple[CaseResul
         return tuple(map(report.cases.at, ranked)), ""
     unpassed = [place for place in ranked if verdicts[place] != "passed"]
     shown = tuple(map(loaded, within(most, map(report.cases.at, unpassed), lambda case: case.turns)))
-    of_these = f", and of these the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
+    of_these = f": the first {len(shown):,} of {len(unpassed):,}" if len(shown) < len(unpassed) else ""
     return shown, (
-        f"This run has {turns:,} turns, too many for one page. Below are only the cases that did not pass{of_these}. "
+        f"This run has {turns:,} turns, too many for one page. This page shows only cases that did not pass{of_these}. "
         f"All turns are in the run's artifacts, in adk_eval/cells."
     )
 

@@ -311,9 +311,9 @@ def changed(path: Path, change: Callable[[Any], Any]) -> Path:
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
-        (lambda file: file.update(adk_eval_recording=2), "$.adk_eval_recording: found 2; wanted 1, the version of the format"),
+        (lambda file: file.update(adk_eval_recording=2), "$.adk_eval_recording: found 2; wanted 1, the only format version"),
         (lambda file: file.pop("cases"), "$.cases: found nothing; wanted this field"),
-        (lambda file: file["cases"].append(file["cases"][0]), "$.cases[1].eval_id: found 'c', which is $.cases[0].eval_id too"),
+        (lambda file: file["cases"].append(file["cases"][0]), "$.cases[1].eval_id: found 'c', the same as $.cases[0].eval_id"),
         (lambda file: file["cases"][0]["runs"][0].update(eror="x"), "Did you mean 'error'?"),
         (lambda file: file["cases"][0]["runs"][0].update(ending={"reason": "gaol"}), "$.cases[0].runs[0].ending.reason: found 'gaol'"),
         (lambda file: file["cases"][0]["runs"][0].pop("invocations"), "$.cases[0].runs[0].invocations: found nothing"),
@@ -356,7 +356,7 @@ def test_a_case_that_was_changed_since_is_named(tmp_path: Path) -> None:
     path = recorded(tmp_path)
     other = TWO.model_copy(update={"eval_cases": (TWO.eval_cases[0], case("b", turn("no")))})
     report = score(other, path, ONLY_RESPONSES)
-    assert report.notes == ("1 case has been changed since the recording: b",)
+    assert report.notes == ("1 case has changed since the recording: b",)
     assert report.verdict == "failed"
     assert score(TWO, path, ONLY_RESPONSES).notes == ()
     assert score(TWO.model_copy(update={"eval_cases": TWO.eval_cases[:1]}), path, ONLY_RESPONSES).notes == (
@@ -435,7 +435,7 @@ def test_an_interruption_keeps_what_was_recorded(tmp_path: Path) -> None:
         adk_eval.record(TWO, agent, concurrency=1, save_to=tmp_path / "part.json")
     found = load_recording(tmp_path / "part.json").runs
     assert [turn.final_text for turn in found["a"][0].actual] == ["yes"]
-    assert found["b"] == (Conversation(actual=(), error="the recording was broken off before this conversation ended"),)
+    assert found["b"] == (Conversation(actual=(), error="the recording was interrupted before this conversation ended"),)
 
 
 # What a ledger keeps

@@ -190,9 +190,9 @@ def test_instructions_may_ask_whether_there_is_a_persona(persona: Any, text: str
     [
         ("Be brief.", "found no {{ stop_signal }} and no {{ conversation_plan }} and no {{ conversation_history }}; wanted a template"),
         ("{{ stop_signal }} {{ conversation_plan }}", "found no {{ conversation_history }}; wanted"),
-        (f"{FILLED_IN} {{{{ personna }}}}", "found {{ personna }}, which nobody fills in; wanted only stop_signal, conversation_plan"),
-        (f"{FILLED_IN} {{% if %}}", "found a template that is not valid: "),
-        (f"{FILLED_IN} {{{{ stop_signal | shout }}}}", "found a template that is not valid: No filter named 'shout'"),
+        (f"{FILLED_IN} {{{{ personna }}}}", "found {{ personna }}, an unknown placeholder; wanted only stop_signal, conversation_plan"),
+        (f"{FILLED_IN} {{% if %}}", "found an invalid template: "),
+        (f"{FILLED_IN} {{{{ stop_signal | shout }}}}", "found an invalid template: No filter named 'shout'"),
     ],
 )
 def test_instructions_that_cannot_be_filled_in_are_refused_when_the_config_is_read(template: str, message: str) -> None:

@@ -77,7 +77,7 @@ def test_a_version_that_was_promoted_to_a_lesser_alias_on_a_poor_run_is_not_know
     regressed = entrant(lab, model, wrong=["heating"])
     decision = regressed.promote(policy=policy, raise_on_failure=False)
     assert decision.verdict == "undecided"
-    expected = f"it was promoted on several runs, to a_first_alias by run {champion.run_id}, champion by run {good_run}; name one"
+    expected = f"several of its runs led to promotions, to a_first_alias by run {champion.run_id}, champion by run {good_run}; name one"
     assert expected in "\n".join(decision.reasons)
     named = regressed.promote(policy=POLICY | {"baseline": {"run": good_run}}, raise_on_failure=False)
     assert (named.verdict, named.baseline_run_id) == ("failed", good_run)

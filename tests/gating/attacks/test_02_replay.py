@@ -77,7 +77,7 @@ def test_a_claim_log_that_was_hidden_without_a_trace_leaves_no_alias_valid(lab: 
     _, second = rolled_back(lab, model)
     remove_traces(lab, model, hide(lab, model))
     second.set_by_hand()
-    assert "is missing, though version " in second.verify().reasons[0]
+    assert "is missing, although version " in second.verify().reasons[0]
     (found,) = audit(model, tracking_uri=lab.uri)
     assert not found.valid
 
@@ -154,7 +154,7 @@ def test_a_model_that_was_made_to_look_new_is_told_by_the_tags_of_its_versions(l
     make_new(lab, model, tags=False)
     refused = Entrant(lab, model, good=False).promote(policy=COMPARES, raise_on_failure=False)
     assert refused.verdict == "undecided"
-    assert "is missing, though version " in refused.reasons[0]
+    assert "is missing, although version " in refused.reasons[0]
     assert lab.alias(model) is None
 
 
@@ -169,7 +169,7 @@ def test_with_a_checkpoint_or_a_policy_that_refuses_without_a_champion_it_is_sto
     strict = COMPARES | {"baseline": {"alias": "champion", "if_missing": "refuse"}}
     refused = bad.promote(policy=strict, raise_on_failure=False)
     assert refused.verdict == "undecided"
-    assert "the policy refuses without one (if_missing)" in refused.reasons[0]
+    assert "the policy requires one (if_missing: refuse)" in refused.reasons[0]
 
 
 def test_limit_a_model_of_which_every_trace_was_deleted_is_new(lab: Lab, model: str) -> None:

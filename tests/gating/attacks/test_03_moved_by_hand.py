@@ -44,4 +44,4 @@ def test_an_alias_that_was_only_ever_set_by_hand_is_compared_with_by_nobody(lab:
     poor.set_by_hand()
     decision = Entrant(lab, model).promote(policy=POLICY, raise_on_failure=False)
     assert decision.verdict == "undecided"
-    assert "its claim log has no such promotion: it was set by hand" in "\n".join(decision.reasons)
+    assert "its claim log does not show that promotion: it was set by hand" in "\n".join(decision.reasons)

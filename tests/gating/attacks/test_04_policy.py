@@ -118,7 +118,7 @@ WIDE = LENGTH | {"metric_info": {"metric_name": "length", "metric_value_info": {
 @pytest.mark.parametrize("name", [RESPONSE, TRAJECTORY, "token_usage_v1", "safety_v1", "case_pass_rate", "pass^1", "cost"])
 def test_a_custom_metric_in_the_place_of_another_is_refused(lab: Lab, name: str) -> None:
     config = {"criteria": {name: 0.9}, "custom_metrics": {name: LENGTH}}
-    with pytest.raises(ConfigError, match="a name of its own"):
+    with pytest.raises(ConfigError, match="a unique name"):
         _played(TWELVE, config, lab)
 
 
@@ -141,7 +141,7 @@ def test_exempted_cases_do_not_count_for_the_rule(lab: Lab) -> None:
     report = _played(TWELVE, EXEMPT, lab)
     decision = _decided(lab, report, RULE | {"min_cases": 12})
     assert decision.verdict == "undecided"
-    assert f"{RESPONSE}: it has 7 cases, but needs at least 12" in decision.reasons
+    assert f"{RESPONSE}: it has 7 cases but needs at least 12" in decision.reasons
 
 
 def test_a_rule_may_say_of_how_many_cases_it_is_about(lab: Lab) -> None:
@@ -153,22 +153,22 @@ def test_a_rule_may_say_of_how_many_cases_it_is_about(lab: Lab) -> None:
 
 def test_without_a_number_of_cases_the_exempted_are_told(lab: Lab) -> None:
     decision = _decided(lab, _played(TWELVE, EXEMPT, lab), RULE)
-    assert any(note.startswith(f"{RESPONSE}: 5 of 12 cases do not have it and do not count: case_0001,") for note in decision.notes)
+    assert any(note.startswith(f"{RESPONSE}: 5 of 12 cases have no value and do not count: case_0001,") for note in decision.notes)
 
 
 def test_a_slice_counts_by_rule_too(lab: Lab) -> None:
     part = {"slices": {"all": {"ids": ["*"], "min_cases": 12, "rules": RULE["rules"]}}}
     decision = _decided(lab, _played(TWELVE, EXEMPT, lab), part)
-    assert f"{RESPONSE} (slice all): it has 7 cases, but needs at least 12" in decision.reasons
+    assert f"{RESPONSE} (slice all): it has 7 cases but needs at least 12" in decision.reasons
 
 
 @pytest.mark.parametrize(
     ("pin", "found"),
     [
-        ({"criteria": CONFIG["criteria"]}, f"without {RESPONSE}, but the policy pins it with the threshold 0.5"),
+        ({"criteria": CONFIG["criteria"]}, f"without {RESPONSE}, but the policy pins it at the threshold 0.5"),
         ({"criteria": CONFIG["criteria"] | {RESPONSE: 0.6}}, f"by {RESPONSE} with the threshold 0.5, but the policy pins 0.6"),
-        ({"criteria": {TRAJECTORY: 1.0}}, f"by {RESPONSE}, which is none of the criteria that the policy pins"),
-        ({"digest": "sha256:" + "0" * 64}, "the config is not the one that the policy pins"),
+        ({"criteria": {TRAJECTORY: 1.0}}, f"by {RESPONSE}, but the policy does not pin that criterion"),
+        ({"digest": "sha256:" + "0" * 64}, "the config is not the pinned one"),
     ],
 )
 def test_another_config_than_the_pinned_is_refused_by_name(lab: Lab, pin: dict[str, Any], found: str) -> None:
@@ -208,7 +208,7 @@ def test_a_threshold_that_every_score_reaches_shows_nothing(lab: Lab, policy: An
     assert report.passed
     decision = _decided(lab, report, policy)
     assert decision.verdict == "undecided"
-    assert any("every score reaches" in reason for reason in decision.reasons)
+    assert any("every possible score reaches" in reason for reason in decision.reasons)
 
 
 def test_a_single_such_threshold_among_others_is_enough(lab: Lab) -> None:
@@ -216,7 +216,7 @@ def test_a_single_such_threshold_among_others_is_enough(lab: Lab) -> None:
     decision = _decided(lab, report, {"must_pass": ["case_0001"], "rules": {"case_pass_rate": {"min": 1.0}}})
     assert [check.verdict for check in decision.checks] == ["undecided", "undecided"]
     assert _decided(lab, report).passed  # the other threshold may be missed, so the run's own config demands something
-    assert f"every score reaches the threshold 0 of {RESPONSE}" in _decided(lab, report).notes
+    assert f"every possible score reaches the threshold 0 of {RESPONSE}" in _decided(lab, report).notes
 
 
 def test_whoever_pins_it_means_it(lab: Lab) -> None:
@@ -233,7 +233,7 @@ def test_one_case_does_not_carry_the_mean(lab: Lab, metric: dict[str, Any], rule
     assert report.scores["length"] == pytest.approx(1000 / 12)
     decision = _decided(lab, report, {"rules": {"length": rule}})
     assert decision.verdict == "undecided"
-    assert any("one case could carry the mean" in reason for reason in decision.reasons)
+    assert any("one case could lift the mean" in reason for reason in decision.reasons)
     ranged = _decided(lab, report, {"rules": {"length": {"min": 10, "range": [0, 100]}}})
     assert (ranged.verdict, ranged.checks[0].value) == ("failed", pytest.approx(100 / 12))
 
@@ -251,7 +251,7 @@ def test_an_untested_drop_of_such_a_metric_is_none(lab: Lab) -> None:
     demanded = {"rules": {"length": {"max_drop": 1, "use": "mean"}}, "baseline": {"run": one.run_id}}
     decision = _decided(lab, two, demanded)
     assert decision.verdict == "undecided"
-    assert any("one case could make up for all others" in reason for reason in decision.reasons)
+    assert any("one case could outweigh all others" in reason for reason in decision.reasons)
 
 
 def test_a_subset_under_the_same_id_is_told_and_a_digest_refuses_it(lab: Lab) -> None:
@@ -259,11 +259,13 @@ def test_a_subset_under_the_same_id_is_told_and_a_digest_refuses_it(lab: Lab) ->
     report = _played(subset, CONFIG, lab, wrong=())
     decision = _decided(lab, report, RULE | {"eval_set": {"id": TWELVE.eval_set_id}})
     assert not any("as pinned" in reason for reason in decision.reasons)
-    assert any(note.startswith("the eval set is not pinned: any cases under the id 'many' would do") for note in decision.notes)
+    assert any(
+        note.startswith("the eval set is not pinned: without a digest, any cases with the id 'many' would do") for note in decision.notes
+    )
     pinned = RULE | {"eval_set": {"id": TWELVE.eval_set_id, "digest": eval_set_digest(TWELVE)}}
     refused = _decided(lab, report, pinned)
     assert refused.verdict == "undecided"
-    assert any("is not the one that the policy pins" in reason for reason in refused.reasons)
+    assert any("is not the pinned one" in reason for reason in refused.reasons)
 
 
 def _copied(count: int, **fields: Any) -> EvalSet:
@@ -280,14 +282,14 @@ def test_copies_of_a_case_are_one_case(lab: Lab) -> None:
     decision = _decided(lab, report, policy)
     assert [(check.cases, check.verdict) for check in decision.checks] == [(4, "failed"), (4, "undecided")]
     assert any(
-        note.startswith("39 cases have the content of another one and count as one with it: copy_01 = copy_00") for note in decision.notes
+        note.startswith("39 cases repeat the content of another case and count only once: copy_01 = copy_00") for note in decision.notes
     )
 
 
 def test_copies_do_not_make_enough_cases(lab: Lab) -> None:
     decision = _decided(lab, _played(_copied(40), CONFIG, lab, wrong=()), RULE | {"min_cases": 30})
     assert decision.verdict == "undecided"
-    assert "only 4 cases with different contents not waived, and the policy requires at least 30" in decision.reasons
+    assert "only 4 cases with different contents not waived; the policy requires at least 30" in decision.reasons
 
 
 def test_a_case_in_another_tool_environment_is_another_case(lab: Lab) -> None:
@@ -300,7 +302,7 @@ def test_a_case_in_another_tool_environment_is_another_case(lab: Lab) -> None:
     }
     config = CONFIG | {"case_environments": {"with_failures": failing}}
     decision = _decided(lab, _played(cases, config, lab, wrong=()), RULE | {"min_cases": 2})
-    assert not any("content of another one" in note for note in decision.notes)
+    assert not any("content of another case" in note for note in decision.notes)
     assert decision.passed
 
 
@@ -308,7 +310,7 @@ def test_criteria_of_single_cases_are_told_where_a_case_must_pass(lab: Lab) -> N
     exempt = CONFIG | {"case_criteria": {WRONG[0]: {"tool_call_count_v1": 5}}}
     report = _played(TWELVE, exempt, lab, wrong=WRONG[:1])
     decision = _decided(lab, report, {"must_pass": [WRONG[0]]})
-    assert f"the run's config decides 1 case by criteria of its own: {WRONG[0]}" in decision.notes
+    assert f"the run's config has separate criteria for 1 case: {WRONG[0]}" in decision.notes
     pinned = _decided(lab, report, {"must_pass": [WRONG[0]], "config": {"criteria": CONFIG["criteria"]}})
     assert pinned.verdict == "undecided"
 

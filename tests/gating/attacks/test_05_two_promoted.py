@@ -65,7 +65,7 @@ def test_who_comes_after_its_claim_was_given_up_is_refused_and_gives_the_alias_b
     late = promoted(Slow(lab, lambda: found.append(promoted(MlflowStore(lab.uri, lab.uri), fast, grace_s=0))), slow)
     assert found[0].passed
     assert late.verdict == "undecided"
-    assert late.reasons == ("MLflow took so long to set the alias champion that somebody else gave the claim up as lost",)
+    assert late.reasons == ("MLflow took so long to set the alias champion that another process closed the claim as lost",)
     assert lab.alias(model) == fast.version
     assert fast.verify().passed
     assert audit(model, tracking_uri=lab.uri)[0].valid

@@ -52,7 +52,7 @@ def test_an_audit_does_not_move_production_since_evidence_was_touched(edit: str,
     (found,) = audit(model, restore=True, tracking_uri=lab.uri)
     assert not found.valid
     assert found.restored is None
-    assert "nothing proves its record false" in found.notes[-1]
+    assert "nothing disproves its promotion record" in found.notes[-1]
     assert lab.alias(model) == champion.version
 
 

@@ -198,10 +198,10 @@ def test_a_good_agent_is_not_evaluated_in_the_name_of_a_bad_one(shop: Shop, tmp_
         shop.evaluate(agent_version=f"models:/{shop.name}/1")
     message = str(refused.value)
     theirs, ours = shop.run(bad).data.params[SOURCE], shop.run(shop.evaluate()).data.params[SOURCE]
-    assert f"agent_version 'models:/{shop.name}/1' is made of another source than this agent: sha256 {theirs[:12]}…" in message
+    assert f"agent_version 'models:/{shop.name}/1' has a different source: sha256 {theirs[:12]}…" in message
     assert f"this agent's is {ours[:12]}…" in message
     assert "shop/prompt.md differ" in message
-    assert "changed source is a new version, which --register registers" in message
+    assert "changed source makes a new version; register it with --register" in message
     assert len(shop.client.search_runs([shop.run(bad).info.experiment_id])) == before + 1, "the refused one left no run"
 
 
@@ -209,7 +209,7 @@ def test_what_a_good_agent_did_is_not_judged_in_the_name_of_a_bad_one(shop: Shop
     good, bad = shop.evaluate(), shop.evaluate(write_agent(tmp_path / "bad", BAD))
     version = shop.register(bad)
     for recording in (f"runs:/{good.run_id}", adk_eval.recording_of_report(good)):
-        with pytest.raises(adk_eval.UsageError, match=r"the recording is of another version, .* is no evidence about this one"):
+        with pytest.raises(adk_eval.UsageError, match=r"the recording is of another version, .* is not evidence about this one"):
             adk_eval.evaluate(
                 good.eval_set,
                 recording,
@@ -234,7 +234,7 @@ def test_a_version_that_does_not_say_its_source_is_told(shop: Shop) -> None:
     theirs = shop.client.create_logged_model(experiment, name="theirs").model_id
     report = shop.evaluate(agent_version=theirs)
     (note,) = report.notes
-    assert note.startswith(f"agent_version: {theirs} does not say which source it is made of, so nothing shows that it is the agent")
+    assert note.startswith(f"agent_version: {theirs} has no source digest, so nothing shows that it is the evaluated")
     assert shop.run(report).data.params[SOURCE] in hashlib.sha256(_source_of(shop, report)).hexdigest()
 
 
@@ -292,7 +292,7 @@ def test_a_run_that_was_made_up_is_refused_where_the_policy_demands_an_attestati
     assert shop.promote(version, run_id, dry_run=True).passed, "without a policy the forgery is complete"
     refused = shop.promote(version, run_id, policy=demanding(keys[1]))
     assert refused.verdict == "undecided"
-    assert refused.reasons[0] == f"the run's attestation is about the run {good.run_id}"
+    assert refused.reasons[0] == f"the run's attestation is for run {good.run_id}"
     assert any(f"the agent version {shop.run(good).data.params['adk_eval.model_id']}" in reason for reason in refused.reasons)
     assert shop.promote(shop.register(good), good, policy=demanding(keys[1])).passed
 
@@ -312,8 +312,8 @@ def test_what_the_wrong_key_or_no_key_signed_is_no_attestation(shop: Shop, tmp_p
     decision = shop.promote(shop.register(report), report, policy=demanding(keys[1]))
     assert decision.verdict == "undecided"
     expected = {
-        "nothing": f"the run has no attestation ({path}), and the policy demands one; evaluate with --signing-key",
-    }.get(how, f"the run's attestation {path} was not signed with a key of the policy, or is not about an evaluation")
+        "nothing": f"the run has no attestation ({path}), but the policy requires one; evaluate with --signing-key",
+    }.get(how, f"the run's attestation {path} is not signed with one of the policy's keys, or does not describe an evaluation")
     assert decision.reasons == (expected,)
 
 
@@ -325,7 +325,7 @@ def test_a_version_that_does_not_say_its_source_is_refused_unless_the_policy_let
     version = shop.register(report)
     refused = shop.promote(version, report, policy=demanding(keys[1]))
     assert refused.verdict == "undecided"
-    assert refused.reasons[0].startswith(f"the parameter {SOURCE} of its LoggedModel is missing, but the source ")
+    assert refused.reasons[0].startswith(f"the parameter {SOURCE} of its LoggedModel is missing, but the attestation says ")
     assert shop.promote(version, report, policy=demanding(keys[1], source="optional")).passed
 
 
@@ -339,10 +339,8 @@ def test_a_recording_is_refused_where_the_source_must_be_known(shop: Shop, keys:
     version = shop.register(report)
     refused = shop.promote(version, report, policy=demanding(keys[1]))
     (reason,) = refused.reasons
-    assert reason.startswith(
-        "the run's attestation does not say which source the agent is made of (a recording that names no agent, sha256 "
-    )
-    assert reason.endswith(", whose source is not known), and the policy demands that")
+    assert reason.startswith("the run's attestation has no digest of the agent's source (a recording that names no agent, sha256 ")
+    assert reason.endswith(", whose source is not known), but the policy requires one")
     assert shop.promote(version, report, policy=demanding(keys[1], source="optional")).passed
 
 

@@ -65,7 +65,7 @@ def test_a_judge_that_was_measured_well_enough_decides(lab: Lab, run: Report, ca
     decision = decided(lab, run, calibration)
     assert decision.passed, decision.reasons
     (line,) = (note for note in decision.notes if note.startswith(f"{MATCH}: the judge judge "))
-    assert "was measured on 19 labelled verdicts, given by 20" in line
+    assert "was calibrated on 19 labelled verdicts, given by 20" in line
     assert "κ 0.7" in line
     assert "sensitivity 0.92 [" in line
     assert "specificity 0.86 [" in line
@@ -74,7 +74,7 @@ def test_a_judge_that_was_measured_well_enough_decides(lab: Lab, run: Report, ca
 
 
 def test_a_judge_that_was_never_measured_is_told_and_refused_where_that_is_demanded(lab: Lab, run: Report) -> None:
-    never = f"{MATCH}: the judge judge was never measured against labels by people: the policy names no calibration"
+    never = f"{MATCH}: the judge judge was never calibrated against people's labels: the policy names no calibration"
     lenient, strict = decided(lab, run, None, None), decided(lab, run, None)
     assert (lenient.verdict, strict.verdict) == ("passed", "undecided")
     assert never in lenient.notes
@@ -89,10 +89,10 @@ def test_a_judge_that_was_never_measured_is_told_and_refused_where_that_is_deman
 @pytest.mark.parametrize(
     ("demand", "said"),
     [
-        ({"min_kappa": 0.9}, "is not to be relied on: its κ is 0.7"),
+        ({"min_kappa": 0.9}, "is not reliable enough: its κ is 0.7"),
         ({"min_specificity": 0.5, "use": "ci_low"}, "the lower bound of its specificity at 95% is 0.4"),
-        ({"labels": 20}, "was measured on 19 labelled verdicts, but 20 are demanded"),
-        ({"min_sensitivity": 0.95}, "its sensitivity is 0.92, and the least demanded is 0.95"),
+        ({"labels": 20}, "was calibrated on 19 labelled verdicts, but the policy requires 20"),
+        ({"min_sensitivity": 0.95}, "its sensitivity is 0.92, but the policy requires at least 0.95"),
     ],
 )
 def test_a_judge_that_is_worse_than_demanded_decides_nothing(lab: Lab, run: Report, calibration: JSON, demand: JSON, said: str) -> None:
@@ -120,23 +120,23 @@ def test_a_judge_that_is_worse_than_demanded_decides_nothing(lab: Lab, run: Repo
 def test_an_edited_calibration_contradicts_its_evidence(lab: Lab, run: Report, calibration: JSON, edit: Callable[[JSON], Any]) -> None:
     decision = decided(lab, run, edited(calibration, edit))
     assert decision.verdict == "undecided"
-    assert "was never measured against labels by people: " in decision.reasons[0]
-    assert "cannot be believed: " in decision.reasons[0]
+    assert "was never calibrated against people's labels: " in decision.reasons[0]
+    assert "cannot be trusted: " in decision.reasons[0]
 
 
 def test_the_calibration_of_another_judge_does_not_count_and_cannot_be_relabelled(lab: Lab, other: Report, calibration: JSON) -> None:
     refused = decided(lab, other, calibration)
     assert refused.verdict == "undecided"
-    assert "the calibration is of another judge" in refused.reasons[0]
+    assert "the calibration is of a different judge" in refused.reasons[0]
     renamed = edited(calibration, lambda found: found["criteria"][MATCH]["params"].update({f"adk_eval.num_samples.{MATCH}": "3"}))
-    assert "its params of final_response_match_v2 are not what" in decided(lab, other, renamed).reasons[0]
+    assert "its params of final_response_match_v2 do not follow" in decided(lab, other, renamed).reasons[0]
 
 
 def test_an_old_calibration_is_not_made_younger_in_its_file_or_in_mlflow(lab: Lab, run: Report, calibration: JSON) -> None:
     old = edited(calibration, lambda found: found["runs"][0].update(ended_at="2020-01-01T00:00:00Z"))
     decision = decided(lab, run, old)  # MLflow's own end time is now
     assert decision.verdict == "undecided"
-    assert "was measured on verdicts of 2020-01-01 00:00 UTC, more than 90d before" in decision.reasons[0]
+    assert "was calibrated on verdicts of 2020-01-01 00:00 UTC, more than 90d before" in decision.reasons[0]
     young = edited(calibration, lambda found: found["runs"][0].update(ended_at="2999-01-01T00:00:00Z"))
     assert decided(lab, run, young).passed  # MLflow says when it was
 

@@ -40,9 +40,7 @@ def test_who_promotes_does_not_choose_what_the_policy_of_who_deploys_compares_wi
     assert regressed.verify().passed
     refused = regressed.verify(policy=OURS)
     assert refused.verdict == "undecided"
-    assert (
-        f"the policy 'theirs', by which version 2 of {model!r} was promoted, compared with another baseline ({kind} " in refused.reasons[1]
-    )
+    assert f"version 2 of {model!r} was promoted, compared with another baseline ({kind} " in refused.reasons[1]
     with pytest.raises(GateFailed, match="compared with another baseline"):
         adk_eval.load_champion(model, policy=OURS, tracking_uri=lab.uri)
     without = {"name": "without", "rules": {TRAJECTORY: {"min": 0.5}}}
@@ -69,5 +67,5 @@ def test_a_source_that_was_added_to_the_parameters_of_the_run_is_not_the_one_tha
 
     lab.client.log_param(champion.run_id, "adk_eval.agent.source_sha256", source_of(resolve_agent(other)).sha256)
     assert champion.verify(verify_key=public).passed
-    with pytest.raises(GateFailed, match="does not say which source it evaluated"):
+    with pytest.raises(GateFailed, match="has no source digest"):
         adk_eval.load_champion(model, agent=other, verify_key=public, tracking_uri=lab.uri)

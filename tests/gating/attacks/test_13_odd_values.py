@@ -28,7 +28,7 @@ def test_an_alias_is_not_set_on_a_version_that_is_spelt_as_another_number(lab: L
     (champion,), second = promoted(lab, model, 1), Entrant(lab, model)
     for spelling in ("02", "0002", "2" * 30, "²"):
         second.version = spelling
-        with pytest.raises(UsageError, match="wanted the number of a version, without zeros ahead"):
+        with pytest.raises(UsageError, match="wanted a version number without leading zeros"):
             second.promote()
     assert lab.alias(model) == champion.version
 
@@ -119,7 +119,7 @@ def test_a_metric_that_looks_like_a_criterion_is_told(name: str) -> None:
     }
     decision = decide_on(evidence_of(report_of(config=config)), load_policy({"rules": {name: {"min": 0.9}}}))
     assert decision.verdict == "undecided"
-    assert decision.reasons[0] == f"the custom metric {name!a} is written to look like the criterion response_match_score"
+    assert decision.reasons[0] == f"the name of the custom metric {name!a} imitates the criterion response_match_score"
 
 
 @pytest.mark.parametrize("name", ["response_match_score_für_kinder", "礼貌"])

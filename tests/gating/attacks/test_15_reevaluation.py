@@ -129,7 +129,7 @@ def test_no_request_goes_where_the_candidates_run_says(scene: Scene, attackers_h
         assert len(attackers_host.requests) == before
         assert decision.verdict == "undecided"
         place = f"$.criteria.{MATCH}.judge_model_options.judge_model_config.http_options.base_url ({attackers_host.host})"
-        assert (place if pins else "the eval set is only known from the candidate's run") in told(decision)
+        assert (place if pins else "the eval set is known only from the candidate's run") in told(decision)
 
 
 def test_a_model_whose_name_is_an_address_is_an_endpoint(scene: Scene, attackers_host: AttackersHost) -> None:
@@ -216,7 +216,7 @@ def test_nothing_is_evaluated_again_for_a_candidate_that_cannot_pass(scene: Scen
         for decide in (scene.gate, scene.promote):
             decision = decide(POLICY | demand, asked)
             assert not decision.passed
-            assert "it was not evaluated again, since the run cannot pass in any case" in told(decision), name
+            assert "it was not evaluated again, because the run cannot pass anyway" in told(decision), name
     assert asked.times == 0
 
 
@@ -244,12 +244,10 @@ def test_other_cases_or_settings_than_the_callers_are_named_by_their_digests(sce
     scene.log({"criteria": CRITERIA})
     mine = eval_set_of()
     other_set = adk_eval.make_reevaluator(eval_set=mine, config={"criteria": CRITERIA}, tracking_uri=scene.lab.uri, ledger=False)
-    expected = (
-        f"the digest of the eval set that you gave is {eval_set_digest(mine)}, that of the candidate's run {eval_set_digest(REWORDED)}"
-    )
+    expected = f"the digest of your eval set is {eval_set_digest(mine)}, but the candidate's run has {eval_set_digest(REWORDED)}"
     assert expected in told(scene.gate(again=other_set))
     other_config = adk_eval.make_reevaluator(eval_set=REWORDED, tracking_uri=scene.lab.uri, ledger=False)
-    assert "the digest of the config that you gave is sha256:" in told(scene.gate(again=other_config))
+    assert "the digest of your config is sha256:" in told(scene.gate(again=other_config))
 
 
 def test_what_the_caller_gives_is_what_the_champion_is_evaluated_by(scene: Scene, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_where_a_new_evaluation_is_not_possible_such_a_run_does_not_take_its_pla
     again = adk_eval.make_reevaluator(eval_set=SEVEN, config=CONFIG, tracking_uri=shop.lab.uri)
     decision = shop.promote(shop.run(hasty), again=again)
     assert decision.verdict == "undecided"
-    assert "it never had case 'case_0006'" in told(decision)
+    assert "it never ran case 'case_0006'" in told(decision)
 
 
 def test_nor_does_it_speak_for_a_version_that_was_never_promoted(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

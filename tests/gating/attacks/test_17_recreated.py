@@ -17,7 +17,7 @@ from tests.gating.gate_kit import TRAJECTORY, Lab
 COMPARES: dict[str, Any] = {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.05, "use": "mean"}}, "baseline": {"alias": "champion"}}
 REFUSES = COMPARES | {"baseline": {"alias": "champion", "if_missing": "refuse"}}
 FIRST = {"name": "first of a new model", "rules": {TRAJECTORY: {"min": 0.5}}}
-AGAIN = "was deleted and created again, or another one was given its name"
+AGAIN = "was deleted and recreated, or another model was renamed to its name"
 
 
 @pytest.fixture(params=["no key", pytest.param("key", marks=pytest.mark.slow), pytest.param("key and checkpoint", marks=pytest.mark.slow)])
@@ -52,7 +52,7 @@ def test_the_number_of_the_champion_makes_no_champion(lab: Lab, model: str, trus
     refused = worse.promote(policy=policy, raise_on_failure=False, **trust)
     assert refused.verdict == "undecided"
     assert AGAIN in refused.reasons[0]
-    assert "promote a version by a policy whose rules have no max_drop" in refused.reasons[0]
+    assert "promote a version with a policy that has no max_drop" in refused.reasons[0]
     for decision in (
         worse.verify(**to_verify(trust)),
         worse.verify(alias=None, version="1", **to_verify(trust)),

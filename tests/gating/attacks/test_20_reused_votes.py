@@ -72,7 +72,7 @@ def test_a_ledger_that_holds_all_verdicts_is_told_and_refused_where_votes_must_b
     honest = Script("invalid")
     run = evaluated(lab, ledger, honest)
     assert honest.asked == 0
-    told = f"4 of 4 votes of {MATCH} were reused, from evaluation {evaluation}"  # two votes agree, and the third is saved
+    told = f"4 of 4 votes of {MATCH} were reused from evaluation {evaluation}"  # two votes agree, and the third is saved
     lenient, strict, share = decided(lab, run), decided(lab, run, {"fresh": True}), decided(lab, run, {"max_reused": 0.2})
     assert (lenient.verdict, strict.verdict, share.verdict) == ("passed", "undecided", "undecided")
     assert told in lenient.notes
@@ -91,7 +91,7 @@ def test_a_ledger_that_holds_all_verdicts_is_told_and_refused_where_votes_must_b
     assert decided(lab, fresh, {"fresh": True}).verdict == "failed"
     own = decided(lab, theirs, {"fresh": True})
     assert own.passed, own.reasons
-    assert "each vote was asked for in this evaluation" in own.reasons
+    assert "every vote was asked for in this evaluation" in own.reasons
     assert not any("reused" in note for note in own.notes)
 
 
@@ -142,7 +142,7 @@ def test_what_was_asked_before_the_evaluation_was_resumed_is_of_this_evaluation_
     assert run.from_ledger == 1
     decision = decided(lab, run, {"fresh": True})
     assert decision.passed, decision.reasons
-    assert "1 of the run's conversations were had before the evaluation was resumed: the ledger held them" in decision.notes
+    assert "1 of the run's conversations come from the ledger: they took place before the evaluation was resumed" in decision.notes
 
 
 COLUMNS = {"host": "generativelanguage.googleapis.com", "asked_in": "", "asked_at": "2027-01-31T12:00:00Z", "reused": False}

@@ -125,7 +125,7 @@ def test_a_ledger_that_came_with_the_code_is_refused(
     commit()
     monkeypatch.setenv("GIT_DIR", "/nowhere")  # no variable makes git look elsewhere
     judge = Judge()
-    with pytest.raises(UsageError, match=r"git rm --cached|nobody knows who wrote it; delete it"):
+    with pytest.raises(UsageError, match=r"git rm --cached|its origin is unknown; delete it"):
         evaluated(lab, judge)
     assert judge.asked == 0
 
@@ -141,7 +141,7 @@ def test_in_ci_a_ledger_in_the_checkout_counts_only_if_this_job_wrote_it(
     judge = Judge()
     report = evaluated(lab, judge)
     assert (report.verdict, judge.asked) == ("failed", 2)
-    assert any(note.startswith("2 entries of the ledger were not written by this CI job") for note in report.notes)
+    assert any(note.startswith("2 ledger entries were not written by this CI job") for note in report.notes)
     again = Judge("valid")
     assert (evaluated(lab, again).verdict, again.asked) == ("failed", 0)
 
@@ -155,7 +155,7 @@ def test_with_a_key_what_was_written_without_it_is_asked_again_and_told(lab: Lab
     judge = Judge()
     report = evaluated(lab, judge)
     assert (report.verdict, judge.asked) == ("failed", 2)
-    assert "2 entries of the ledger were not written with your key, and not used" in report.notes
+    assert "2 ledger entries were not written with your key and not used" in report.notes
     again = Judge("valid")
     assert (evaluated(lab, again).verdict, again.asked) == ("failed", 0)
 

@@ -197,7 +197,7 @@ def test_a_turn_that_leaves_is_an_error_and_the_other_cases_are_evaluated(here: 
 def test_an_agent_that_cancels_its_own_task_does_not_lose_its_case(here: Path) -> None:
     code = "async def agent(text):\n    asyncio.current_task().cancel()\n    await asyncio.sleep(0)\n    return 'hello'"
     agent = f"{module(here, code, 'pass')}:agent"
-    assert "cancelled by the code that it runs" in refused("record", agent, "hello.evalset.json", "-o", "out.json")
+    assert "cancelled its task" in refused("record", agent, "hello.evalset.json", "-o", "out.json")
 
 
 SCRIPT = """

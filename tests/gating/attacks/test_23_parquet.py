@@ -80,7 +80,7 @@ def bytes_hidden(path: Path) -> tuple[bytes, int, str]:
     content = written(path, [texts(TEXT)] * 9, write_statistics=False, use_dictionary=False)
     chunk = pq.read_metadata(path).row_group(0)
     sizes = {chunk.total_byte_size, *(chunk.column(place).total_uncompressed_size for place in range(2))}
-    return with_numbers(content, {size: 9 for size in sizes if size > TEXT}), 9, "a file that unpacks to 5"
+    return with_numbers(content, {size: 9 for size in sizes if size > TEXT}), 9, "a file that decompresses to 5"
 
 
 def prefixes(path: Path) -> tuple[bytes, int, str]:
@@ -99,7 +99,7 @@ def long_footer(path: Path) -> tuple[bytes, int, str]:
 def nested(path: Path) -> tuple[bytes, int, str]:
     """One of its rows has a list of millions of values, in a column that nobody reads."""
     table = nulls(1).append_column("more", pa.array([[None] * 2_000_000], pa.list_(pa.int64())))
-    return written(path, [table.append_column("pair", pa.array([{"a": 1, "b": 2}]))]), 1, "columns within columns"
+    return written(path, [table.append_column("pair", pa.array([{"a": 1, "b": 2}]))]), 1, "nested columns"
 
 
 FILES: dict[str, Callable[[Path], tuple[bytes, int, str]]] = {

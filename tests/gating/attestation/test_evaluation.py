@@ -122,23 +122,23 @@ def _params(**changed: str) -> Callable[[Evidence], Evidence]:
 @pytest.mark.parametrize(
     ("edit", "expected"),
     [
-        (lambda evidence: replace(evidence, run_id="other"), "is about the run "),
-        (lambda evidence: replace(evidence, manifest=b"{}"), "is about another adk_eval/manifest.json"),
-        (lambda evidence: replace(evidence, manifest=None), "is about another adk_eval/manifest.json"),
+        (lambda evidence: replace(evidence, run_id="other"), "is for run "),
+        (lambda evidence: replace(evidence, manifest=b"{}"), "is for a different adk_eval/manifest.json"),
+        (lambda evidence: replace(evidence, manifest=None), "is for a different adk_eval/manifest.json"),
         (_params(adk_eval__model_id="m-2"), "is about the agent version m-"),
         (_params(adk_eval__eval_set_digest="sha256:0"), "parameter adk_eval.eval_set_digest is sha256:0, but sha256:"),
         (_params(adk_eval__config_digest="0"), "parameter adk_eval.config_digest is 0, but "),
-        (_params(adk_eval__judge_model="me"), "parameter adk_eval.judge_model is me, but none was attested"),
-        (_params(threshold__response_match_score="0"), "parameter threshold.response_match_score is 0, but 0.5 was attested"),
+        (_params(adk_eval__judge_model="me"), "parameter adk_eval.judge_model is me, but the attestation says none"),
+        (_params(threshold__response_match_score="0"), "parameter threshold.response_match_score is 0, but the attestation says 0.5"),
         (_params(adk_eval__agent__source_sha256="0" * 64), "parameter adk_eval.agent.source_sha256 is 000000000000"),
         (lambda evidence: replace(evidence, model_params={}), "adk_eval.agent.source_sha256 of its LoggedModel is missing"),
         (
             lambda evidence: replace(evidence, model_params={"adk_eval.agent.source_sha256": "1" * 64}),
-            "of its LoggedModel is 111111111111…, but the source ",
+            "of its LoggedModel is 111111111111…, but the attestation says ",
         ),
         (lambda evidence: replace(evidence, artifacts={}), "the artifact adk_eval/agent_source.json is missing"),
         (lambda evidence: replace(evidence, attestation=None), "the run has no attestation"),
-        (lambda evidence: replace(evidence, attestation=b"{}"), "was not signed with a key of the policy"),
+        (lambda evidence: replace(evidence, attestation=b"{}"), "is not signed with one of the policy's keys"),
     ],
 )
 def test_a_run_that_is_not_the_attested_one_is_found(attested: Attested, edit: Callable[[Evidence], Evidence], expected: str) -> None:
@@ -149,7 +149,7 @@ def test_a_run_that_is_not_the_attested_one_is_found(attested: Attested, edit: C
 def test_a_signed_decision_is_no_attestation_of_an_evaluation(attested: Attested) -> None:
     (decision,) = (name for name in attested.names if name.endswith(".dsse.json") and name != EVALUATION_PATH)
     swapped = replace(attested.evidence, attestation=(attested.folder / decision).read_bytes())
-    assert "is not about an evaluation" in attestation_problems(attested.pin, swapped)[0]
+    assert "does not describe an evaluation" in attestation_problems(attested.pin, swapped)[0]
 
 
 def test_the_files_verify_and_say_who_passed(attested: Attested) -> None:
@@ -235,7 +235,7 @@ def test_the_same_bytes_in_another_spelling_are_refused(attested: Attested, tmp_
 
 def test_another_key_or_an_unsigned_envelope_is_refused(attested: Attested, tmp_path: Path) -> None:
     other = make_key(tmp_path / "other.pem")
-    expected = (f"{EVALUATION_PATH} was not signed with the key, or was changed",)
+    expected = (f"{EVALUATION_PATH} is not signed with the key, or was changed",)
     assert verify_attestation(attested.folder, other).problems == expected
     both = other.read_text() + attested.public.read_text()
     assert verify_attestation(attested.folder, both).valid
@@ -256,7 +256,7 @@ def test_the_attestation_of_another_run_does_not_fit(attested: Attested, tmp_pat
             shutil.copy(attested.folder / name, tmp_path / "other" / name)
     found = verify_attestation(tmp_path / "other", attested.public)
     assert len(found.problems) == 2, "neither the record nor its envelope is about this run"
-    assert "is about another run" in found.problems[0]
+    assert "is for another run" in found.problems[0]
 
 
 def pae(payload_type: str, payload: bytes) -> bytes:
@@ -367,7 +367,7 @@ def test_the_commands_export_and_verify(attested: Attested, tmp_path: Path) -> N
     assert f"{len(attested.names)} files" in made.output
     good = cli("verify", tmp_path / "out", "--verify-key", attested.public)
     assert good.exit_code == 0
-    assert "every file is what was signed" in good.output
+    assert "every file matches its signature" in good.output
     assert "promotion of " in good.output
     told = json.loads(cli("verify", tmp_path / "out", "--verify-key", attested.public, "--json").output)
     assert (told["valid"], told["verdict"], told["evaluation"]["run_id"]) == (True, "passed", attested.run_id)
@@ -393,13 +393,13 @@ def test_what_cannot_be_exported_or_verified_is_one_sentence(attested: Attested,
     unsigned = adk_eval.evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="attested", tracking_uri=attested.uri, traces=False)
     with pytest.raises(UsageError, match=r"has no attestation .* it was evaluated without a signing key"):
         export_attestation(str(unsigned.run_id), tmp_path / "out", tracking_uri=attested.uri)
-    with pytest.raises(UsageError, match="exists already; name an empty folder"):
+    with pytest.raises(UsageError, match="already exists; name an empty"):
         export_attestation(attested.run_id, attested.folder, tracking_uri=attested.uri)
     with pytest.raises(UsageError, match="is no folder"):
         verify_attestation(tmp_path / "nowhere", attested.public)
-    with pytest.raises(UsageError, match=r"holds no attestation: there is no adk_eval_gate/evaluation\.dsse\.json"):
+    with pytest.raises(UsageError, match=r"contains no attestation: neither adk_eval_gate/evaluation\.dsse\.json"):
         verify_attestation(tmp_path, attested.public)
-    with pytest.raises(UsageError, match="no public key is given"):
+    with pytest.raises(UsageError, match="no public key to verify with"):
         verify_attestation(attested.folder)
 
 
@@ -476,14 +476,14 @@ def test_a_private_key_in_a_policy_is_refused_and_never_shown(tmp_path: Path) ->
     for keys in (["key.pem"], [(tmp_path / "key.pem").read_text()]):
         with pytest.raises(PolicyError) as refused:
             load_policy(policy_file(tmp_path, keys))
-        assert "a private key, which belongs to those who evaluate or promote alone" in str(refused.value)
+        assert "a private key: keep it only where you evaluate or promote" in str(refused.value)
         assert secret not in str(refused.value)
 
 
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        (["missing.pem"], "$.attestation.keys[0]: found 'missing.pem'; wanted a PEM file beside the policy, or PEM text"),
+        (["missing.pem"], "$.attestation.keys[0]: found 'missing.pem'; wanted a PEM file, relative to the policy, or PEM text"),
         (["gate.json"], "wanted the PEM text of public ed25519 or ECDSA P-256 keys"),
         ([], "$.attestation.keys"),
         ("key.pub.pem", "$.attestation.keys"),

@@ -105,7 +105,7 @@ def attested(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Attest
 def test_a_run_that_a_workflow_signed_passes_the_gate_and_verifies_without_network(attested: Attested, tmp_path: Path) -> None:
     decision = attested.gate(policy_of(attested.trust))
     assert decision.passed
-    assert "the run's attestation is signed with an identity of the policy" in decision.reasons
+    assert "the run's attestation is signed with an identity from the policy" in decision.reasons
     once = ["/token", FULCIO, "/timestamp", REKOR]
     assert attested.requests == ["/token", *once] * 2, "a token is asked for when the evaluation begins, and again when it is signed"
     adk_eval.export_attestation(str(attested.report.run_id), tmp_path / "out", tracking_uri=attested.uri)
@@ -131,8 +131,8 @@ def test_a_promotion_with_a_key_and_the_champion_rest_on_a_run_that_a_workflow_s
     whole = adk_eval.verify_attestation(tmp_path / "out", public, **trusted)
     assert (whole.problems, len(whole.decisions)) == ((), 1)
     problem, beside = adk_eval.verify_attestation(tmp_path / "out", **trusted).problems
-    assert "is vouched for by nothing that was signed" in beside
-    assert problem.endswith("needs a public key to be verified, and none is given")
+    assert "is not covered by any signature" in beside
+    assert problem.endswith("needs a public key to verify it, but none is given")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_promotion_with_a_key_and_the_champion_rest_on_a_run_that_a_workflow_s
             f"was signed as {IDENTITY} (issuer {GITHUB}); wanted https://github.com/mallory/rooms/.github/workflows/evaluate.yml@refs/heads/main",
         ),
         (IDENTITY.replace("main", "mai"), GITHUB, f"was signed as {IDENTITY} (issuer {GITHUB}); wanted "),
-        (IDENTITY, "https://gitlab.com", f"was signed as {IDENTITY}, but its issuer is {GITHUB}; wanted https://gitlab.com"),
+        (IDENTITY, "https://gitlab.com", f"was signed as {IDENTITY}, but the issuer is {GITHUB}; wanted https://gitlab.com"),
     ],
 )
 def test_another_identity_or_issuer_is_refused_with_both_names(attested: Attested, identity: str, issuer: str, expected: str) -> None:
@@ -157,8 +157,8 @@ def test_the_bundle_of_another_run_is_refused(attested: Attested) -> None:
     assert attestation_problems(attested.pin, attested.evidence()) == []
     swapped = replace(attested.evidence(), attestation=attested.evidence(attested.other).attestation)
     problems = attestation_problems(attested.pin, swapped)
-    assert f"the run's attestation is about the run {attested.other.run_id}" in problems
-    assert "the run's attestation is about another adk_eval/manifest.json" in problems
+    assert f"the run's attestation is for run {attested.other.run_id}" in problems
+    assert "the run's attestation is for a different adk_eval/manifest.json" in problems
 
 
 def test_a_policy_with_keys_takes_no_bundle_and_one_with_identities_no_envelope(attested: Attested, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_without_a_trust_file_the_root_of_the_public_sigstore_is_fetched(
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    expected = "^the trusted root of the public Sigstore could not be had: .*tuf-repo-cdn.*; a trust file needs no network$"
+    expected = "^the public Sigstore's trusted root could not be downloaded: .*tuf-repo-cdn.*; a trust file needs no network$"
     with pytest.raises(AttestationError, match=expected):
         open_bundle(content, [ME])
     with pytest.raises(AttestationError, match=expected):
@@ -298,14 +298,14 @@ def test_a_bundle_beside_an_envelope_is_vouched_for_by_nothing(attested: Atteste
     (tmp_path / "out" / BUNDLE_PATH).write_bytes(attested.evidence().attestation or b"")
     both: dict[str, Any] = {"identity": IDENTITY, "issuer": GITHUB, "trust": attested.trust}
     (problem,) = adk_eval.verify_attestation(tmp_path / "out", tmp_path / "key.pub.pem", **both).problems
-    assert problem == f"{BUNDLE_PATH} is vouched for by nothing that was signed"
+    assert problem == f"{BUNDLE_PATH} is not covered by any signature"
     (tmp_path / "out" / BUNDLE_PATH).rename(tmp_path / "out/adk_eval_gate/evaluation.dsse.json")
     (problem,) = adk_eval.verify_attestation(tmp_path / "out", tmp_path / "key.pub.pem", **both).problems
-    assert problem == "adk_eval_gate/evaluation.dsse.json is not what its name says"
+    assert problem == "adk_eval_gate/evaluation.dsse.json has the other format than its name says"
     adk_eval.export_attestation(str(report.run_id), tmp_path / "again", tracking_uri=attested.uri)
     (tmp_path / "again/adk_eval_gate/evaluation.dsse.json").rename(tmp_path / "again" / BUNDLE_PATH)
     (problem,) = adk_eval.verify_attestation(tmp_path / "again", tmp_path / "key.pub.pem", **both).problems
-    assert problem == f"{BUNDLE_PATH} is not what its name says"
+    assert problem == f"{BUNDLE_PATH} has the other format than its name says"
 
 
 def never(text: str) -> str:
@@ -323,7 +323,7 @@ def _without_permission(patched: pytest.MonkeyPatch, _: Sigstore) -> None:
 @pytest.mark.parametrize(
     ("spoil", "expected"),
     [
-        (_outside, r"this is no CI job that has one \(GitHub Actions, GitLab"),
+        (_outside, r"this is not a CI job with an identity \(GitHub Actions, GitLab"),
         (_without_permission, "missing or insufficient OIDC token permissions"),
         (lambda _, service: service.faults.update({"/token": ["503"]}), r"OIDC token request failed \(code=503"),
         (lambda _, service: service.faults.update({"/token": ["html"]}), "malformed or incomplete JSON"),
@@ -342,7 +342,7 @@ def test_that_there_is_no_identity_is_found_before_the_agent_is_called(
     for name in ("GITLAB_CI", "BUILDKITE", "CIRCLECI", "GOOGLE_SERVICE_ACCOUNT_NAME"):
         monkeypatch.delenv(name, raising=False)
     spoil(monkeypatch, sigstore)
-    with pytest.raises(UsageError, match=f"^there is no OIDC identity to sign as: .*{expected}.*id-token: write"):
+    with pytest.raises(UsageError, match=f"^no OIDC identity to sign with: .*{expected}.*id-token: write"):
         adk_eval.evaluate(rooms(), never, CONFIG, experiment="x", tracking_uri=store, signing_key=f"sigstore:{trust}")
     assert MlflowClient(store).get_experiment_by_name("x") is None, "nothing was begun"
 
@@ -399,7 +399,7 @@ def test_what_could_not_be_signed_is_logged_and_says_so(
     assert refused.value.exit_code == 3
     client = MlflowClient(store)
     (run,) = client.search_runs([client.get_experiment_by_name("x").experiment_id])
-    assert f"run {run.info.run_id} holds all of the evaluation, but no attestation" in str(refused.value)
+    assert f"run {run.info.run_id} is complete but has no attestation" in str(refused.value)
     tags = run.data.tags
     assert (run.info.status, tags["adk_eval.status"], tags["adk_eval.verdict"]) == ("FINISHED", "complete", "passed")
     assert tags["adk_eval.unattested"].startswith("Sigstore could not sign")
@@ -450,7 +450,7 @@ def test_the_time_of_the_log_counts_and_not_that_of_the_machine(store: str, sigs
 
 def test_records_and_claims_need_a_key(attested: Attested, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ADK_EVAL_SIGNING_KEY", "sigstore")
-    with pytest.raises(UsageError, match="only evaluations are signed with sigstore; records and claims need a key"):
+    with pytest.raises(UsageError, match="sigstore signs only evaluations; promotion records and claims need a key"):
         adk_eval.promote("rooms", 1, run_id=str(attested.report.run_id), tracking_uri=attested.uri, registry_uri=attested.uri)
 
 
@@ -500,7 +500,7 @@ def test_a_policy_with_keys_alone_has_the_digest_that_it_had_before_there_were_i
         ({"identities": [{"identity": "me"}]}, "$.attestation.identities[0].issuer"),
         ({"identities": [{"identity": "me", "issuer": "x"}] * 2}, "found 'me of x' twice; wanted each identity once"),
         ({"identities": [{"identity": "me", "issuer": "x"}], "trust": "missing.json"}, "$.attestation.trust"),
-        ({"identities": [{"identity": "me", "issuer": "x"}], "trust": {"mediaType": "x"}}, "is no trusted root"),
+        ({"identities": [{"identity": "me", "issuer": "x"}], "trust": {"mediaType": "x"}}, "is not a trusted root"),
         ({"keys": ["key.pub.pem"], "trust": "trust.json"}, "found trust without identities"),
     ],
 )
@@ -516,11 +516,11 @@ def test_what_cannot_be_verified_is_one_sentence(attested: Attested, tmp_path: P
     monkeypatch.delenv("MLFLOW_ADK_EVAL_VERIFY_KEY", raising=False)
     out, key = tmp_path / "out", make_key(tmp_path / "key.pem")
     adk_eval.export_attestation(str(attested.report.run_id), out, tracking_uri=attested.uri)
-    with pytest.raises(UsageError, match=r"no public key is given to verify with; .* or name an identity and its issuer"):
+    with pytest.raises(UsageError, match=r"no public key to verify with; .* or name an identity and its issuer"):
         adk_eval.verify_attestation(out)
-    with pytest.raises(UsageError, match="an identity and its issuer are given together"):
+    with pytest.raises(UsageError, match="give an identity together with its issuer"):
         adk_eval.verify_attestation(out, identity=IDENTITY)
-    with pytest.raises(UsageError, match=r"out is no trusted root|out cannot be read as JSON"):
+    with pytest.raises(UsageError, match=r"out is not a trusted root|out cannot be read as JSON"):
         adk_eval.verify_attestation(out, identity=IDENTITY, issuer=GITHUB, trust=out)
     assert f"{BUNDLE_PATH} was signed by an OIDC identity; wanted a key" in adk_eval.verify_attestation(out, key).problems
     unusable = {"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"}
@@ -549,7 +549,7 @@ def test_the_commands_sign_and_verify_as_an_identity(store: str, sigstore: Sigst
     assert command(*verify, GITHUB).returncode == 0
     other = command(*verify, "https://gitlab.com")
     assert other.returncode == 2
-    assert f"was signed as {IDENTITY}, but its issuer is {GITHUB}; wanted https://gitlab.com" in other.stdout
+    assert f"was signed as {IDENTITY}, but the issuer is {GITHUB}; wanted https://gitlab.com" in other.stdout
     sigstore.faults[FULCIO] = ["503"] * 3
     failed = command("run", "kit_agent:agent", "rooms.evalset.json", *options)
     assert failed.returncode == 3

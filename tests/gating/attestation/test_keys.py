@@ -37,7 +37,7 @@ NONSENSE = (
     "[" * 99_999,
 )
 UNSIGNED = (
-    "version 1 of {name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand"
+    "version 1 of {name!r} holds the alias champion, but its claim log does not show that promotion: it was set by hand"
     " (champion.0001 in the claim log is not signed with the key)"
 )
 SECRET = "correct horse battery staple"  # noqa: S105 - of no account
@@ -103,7 +103,7 @@ def test_a_signed_promotion_verifies_with_the_key(lab: Lab, model: str, keys: tu
 def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ADK_EVAL_VERIFY_KEY", str(pair[1]))
     first, second = Entrant(lab, model), Entrant(lab, model)
-    with pytest.raises(UsageError, match="no signing key is given, so what is set now would not verify"):
+    with pytest.raises(UsageError, match="no signing key is given, so the result would not verify"):
         first.promote()
     assert first.promote(dry_run=True).passed
     monkeypatch.delenv("MLFLOW_ADK_EVAL_VERIFY_KEY")
@@ -120,7 +120,7 @@ def test_the_environment_can_name_the_keys(lab: Lab, model: str, pair: tuple[Pat
 def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tuple[Path, Path], tmp_path: Path) -> None:
     entrant = Entrant(lab, model)
     other = make_key(tmp_path / "other.pem").with_name("other.pem")
-    with pytest.raises(UsageError, match="the signing key is none of the keys to verify with"):
+    with pytest.raises(UsageError, match="the signing key is not one of the keys to verify with"):
         entrant.promote(signing_key=other, verify_key=pair[1])
     entrant.promote(signing_key=other)
     assert entrant.verify(verify_key=pair[1]).reasons == (UNSIGNED.format(name=model),)
@@ -129,7 +129,7 @@ def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tup
     path = entrant.tags["adk_eval.gate.record"]
     for nonsense in NONSENSE:
         lab.client.log_text(entrant.run_id, nonsense, path + ENVELOPE)
-        assert entrant.verify(verify_key=pair[1]).reasons == (f"its record {path} was not signed with the key",)
+        assert entrant.verify(verify_key=pair[1]).reasons == (f"its promotion record {path} is not signed with the key",)
 
 
 def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
@@ -158,7 +158,7 @@ def test_a_forged_promotion_of_a_good_version_is_found_by_its_signature_alone(la
     assert forged.verify().passed, "the forgery is complete"
     unsigned = "(champion.0002 in the claim log is not signed with the key)"
     (reason,) = forged.verify(verify_key=pair[1]).reasons
-    assert reason.endswith(f"is at version 2, but at version 1 by its claim log: it was moved by hand {unsigned}")
+    assert reason.endswith(f"points to version 2, but its claim log says version 1: it was moved by hand {unsigned}")
     keys = {"signing_key": pair[0], "verify_key": pair[1]}
     (found,) = audit(model, "champion", restore=True, dry_run=True, tracking_uri=lab.uri, **keys)
     assert (found.valid, found.restorable, found.restored) == (False, "1", None)
@@ -280,8 +280,8 @@ def test_the_command_makes_a_key_that_only_its_owner_can_read(tmp_path: Path) ->
     made = CliRunner().invoke(cli, ["keygen", "-o", str(key)])
     assert made.exit_code == 0
     assert made.output.splitlines() == [
-        f"MLFLOW_ADK_EVAL_SIGNING_KEY={key}   for those who promote; keep it secret",
-        f"MLFLOW_ADK_EVAL_VERIFY_KEY={tmp_path / 'gate.pub.pem'}   for those who verify and audit",
+        f"MLFLOW_ADK_EVAL_SIGNING_KEY={key}   for processes that promote; keep it secret",
+        f"MLFLOW_ADK_EVAL_VERIFY_KEY={tmp_path / 'gate.pub.pem'}   for processes that verify and audit",
     ]
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     signer, verifier = load_signer(key), load_verifier(tmp_path / "gate.pub.pem")

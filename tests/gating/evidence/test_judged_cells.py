@@ -93,17 +93,17 @@ def test_evidence_that_is_incomplete_or_was_changed_is_refused() -> None:
     assert judged_run(good).cases
     with pytest.raises(UsageError, match="cannot be calibrated: the run is still running"):
         judged_run(replace(good, status="RUNNING"))
-    with pytest.raises(TrackingError, match=r"cannot be believed: the artifact adk_eval/config\.json was changed"):
+    with pytest.raises(TrackingError, match=r"cannot be trusted: the artifact adk_eval/config\.json was changed"):
         judged_run(replace(good, artifacts={**good.artifacts, "config.json": b"{}"}))
-    with pytest.raises(TrackingError, match=r"cannot be believed: adk_eval/cells/part-00000\.parquet cannot be read"):
+    with pytest.raises(TrackingError, match=r"cannot be trusted: adk_eval/cells/part-00000\.parquet cannot be read"):
         judged_run(with_artifact(good, "cells/part-00000.parquet", b"[]"))
-    with pytest.raises(TrackingError, match=r"cannot be believed: the run has no parameter adk_eval\.config_digest"):
+    with pytest.raises(TrackingError, match=r"cannot be trusted: the run has no parameter adk_eval\.config_digest"):
         judged_run(replace(good, params={name: value for name, value in good.params.items() if name != "adk_eval.config_digest"}))
 
 
 def test_scores_of_a_judge_without_votes_are_refused() -> None:
     silent = with_votes(evidence_of(judged.report()), lambda votes: [])
-    with pytest.raises(TrackingError, match=f"cannot be believed: case 'light', turn 1: {MATCH} has a score, but .* has no vote for it"):
+    with pytest.raises(TrackingError, match=f"cannot be trusted: case 'light', turn 1: {MATCH} has a score, but .* has no vote for it"):
         judged_run(silent)
-    with pytest.raises(TrackingError, match=r"cannot be believed: adk_eval/votes/part-00000\.parquet cannot be read"):
+    with pytest.raises(TrackingError, match=r"cannot be trusted: adk_eval/votes/part-00000\.parquet cannot be read"):
         judged_run(with_artifact(silent, "votes/part-00000.parquet", b"none"))

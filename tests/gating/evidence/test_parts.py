@@ -140,9 +140,9 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     "files swapped": (lambda: swapped(CELLS), f"the artifact {cells(0)} was changed after the run"),
     "file beside": (lambda: touched(GOOD, "cells/part-00002.parquet", b"x"), f"the artifact {cells(2)} is not in the manifest"),
     # with a manifest that fits
-    "file never written": (lambda: with_artifact(GOOD, file_of(ACTUAL, 1), None), "the manifest does not name adk_eval/actual/part-00001.parquet"),
-    "file of no part": (lambda: with_artifact(GOOD, "cells/more.parquet", b"x"), "adk_eval/cells/more.parquet belongs to no part that the manifest lists"),
-    "part not listed": (lambda: relisted(GOOD, lambda parts: parts[:1]), "adk_eval/cases/part-00001.parquet belongs to no part that the manifest lists"),
+    "file never written": (lambda: with_artifact(GOOD, file_of(ACTUAL, 1), None), "the manifest does not list adk_eval/actual/part-00001.parquet"),
+    "file of no part": (lambda: with_artifact(GOOD, "cells/more.parquet", b"x"), "adk_eval/cells/more.parquet belongs to no part in the manifest"),
+    "part not listed": (lambda: relisted(GOOD, lambda parts: parts[:1]), "adk_eval/cases/part-00001.parquet belongs to no part in the manifest"),
     "parts reordered": (lambda: relisted(GOOD, lambda parts: parts[::-1]), "adk_eval/manifest.json cannot be read: part 0 begins with case 1; wanted 0"),
     "parts with a gap": (lambda: counted(1, first_case_no=2, last_case_no=3), "adk_eval/manifest.json cannot be read: part 1 begins with case 2; wanted 1"),
     "last case wrong": (lambda: counted(1, last_case_no=3), "adk_eval/manifest.json cannot be read: part 1 ends with case 3; wanted 2"),
@@ -150,7 +150,7 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     "part no object": (lambda: relisted(GOOD, lambda parts: [1]), "adk_eval/manifest.json cannot be read: part 0 is 1; wanted an object"),  # type: ignore[list-item]
     "no parts": (
         lambda: with_manifest(GOOD, json.dumps(json.loads(GOOD.manifest or b"") | {"parts": None}).encode()),
-        "adk_eval/manifest.json lists no parts, or does not say which eval set they are of",
+        "adk_eval/manifest.json lists no parts, or names no eval set",
     ),
     "more cases counted": (
         lambda: counted(1, cases=3, last_case_no=3),
@@ -161,27 +161,27 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
         "adk_eval/actual/part-00000.parquet cannot be read: $: found 1 rows; wanted 0, as the manifest says",
     ),
     "more turns counted": (lambda: counted(1, turns=4), f"{cells(1)} cannot be read: $: found 3 rows; wanted 4, as the manifest says"),
-    "votes counted": (lambda: counted(1, votes=4), "the manifest counts 4 votes in part 1, which has none"),
+    "votes counted": (lambda: counted(1, votes=4), "the manifest lists 4 votes in part 1, but the part has none"),
     "files swapped, sealed": (
         lambda: sealed(swapped(CELLS)),
         f"{cells(0)} cannot be read: $: found 3 rows; wanted 2, as the manifest says",
     ),
     "part repeated": (
         repeated_part,
-        "the eval set holds the case 'heating' 2 times: in adk_eval/cases/part-00001.parquet and adk_eval/cases/part-00002.parquet",
+        "the eval set contains case 'heating' 2 times: in adk_eval/cases/part-00001.parquet and adk_eval/cases/part-00002.parquet",
     ),
     "cases of another run": (
         lambda: of_another(CASES, 1, OTHER),
-        "adk_eval/cases is not what was evaluated: its digest is sha256:",
+        "adk_eval/cases is not the evaluated one: its digest is sha256:",
     ),
     "case renamed in its column": (
         lambda: edited(CASES, lambda rows: rows[1].update(eval_id="easy")),
-        "row 2 of adk_eval/cases/part-00001.parquet is case 'easy'; wanted case 'film', as its document says",
+        "row 2 of adk_eval/cases/part-00001.parquet is case 'easy'; wanted case 'film', as in its document",
     ),
-    "cases reordered": (lambda: edited(CASES, lambda rows: rows[::-1]), "adk_eval/cases is not what was evaluated: its digest is sha256:"),
-    "case that is no JSON": (
+    "cases reordered": (lambda: edited(CASES, lambda rows: rows[::-1]), "adk_eval/cases is not the evaluated one: its digest is sha256:"),
+    "case that is not JSON": (
         lambda: edited(CASES, lambda rows: rows[1].update(case="{")),
-        "adk_eval/cases/part-00001.parquet cannot be read: $: found text that is no JSON",
+        "adk_eval/cases/part-00001.parquet cannot be read: $: found text that is not JSON",
     ),
     "case that is none": (
         lambda: edited(CASES, lambda rows: rows[1].update(case='{"eval_id": "film"}')),
@@ -201,11 +201,11 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     ),
     "cells reordered": (
         lambda: edited(CELLS, lambda rows: [rows[2], rows[1], rows[0]]),
-        f"row 1 of {cells(1)} is out of order: case 'film', run 1, turn 2 is where case 'heating', run 1, turn 1 must be",
+        f"row 1 of {cells(1)} is out of order: found case 'film', run 1, turn 2, wanted case 'heating', run 1, turn 1",
     ),
     "cell row of another case": (
         lambda: edited(CELLS, lambda rows: rows[0].update(eval_id="lights")),
-        f"{cells(1)} has rows for case 'lights', which is not in the part",
+        f"{cells(1)} has rows for case 'lights', but the part does not contain it",
     ),
     "cell row dropped": (
         lambda: edited(CELLS, lambda rows: rows[1:]),
@@ -225,7 +225,7 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     ),
     "details that are no object": (
         lambda: edited(CELLS, lambda rows: rows[0].update({f"{RESPONSE}/details": "["})),
-        f"case 'heating', turn 1: the details of {RESPONSE} are no JSON object",
+        f"case 'heating', turn 1: the details of {RESPONSE} are not a JSON object",
     ),
     "run number as text": (
         lambda: retyped(ACTUAL, "run_index", pa.string()),
@@ -243,14 +243,14 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
         lambda: columns(ACTUAL, lambda table: table.drop_columns(["run_index"])),
         "adk_eval/actual/part-00001.parquet cannot be read: $: found no column run_index; wanted the columns eval_id, run_index",
     ),
-    "no Parquet": (lambda: with_artifact(GOOD, file_of(CELLS, 1), b"PAR1"), f"{cells(1)} cannot be read: $: found no Parquet file"),
+    "no Parquet": (lambda: with_artifact(GOOD, file_of(CELLS, 1), b"PAR1"), f"{cells(1)} cannot be read: $: found not a Parquet file"),
     "half a Parquet file, sealed": (
         lambda: with_artifact(GOOD, file_of(CELLS, 0), GOOD.artifacts[file_of(CELLS, 0)][:-30]),
-        f"{cells(0)} cannot be read: $: found no Parquet file",
+        f"{cells(0)} cannot be read: $: found not a Parquet file",
     ),
     "gigabytes in a small file": (
         lambda: with_artifact(counted(0, case_runs=3), file_of(ACTUAL, 0), bomb()),
-        "adk_eval/actual/part-00000.parquet cannot be read: $: found a file that unpacks to 9 MiB; wanted at most 1 MiB",
+        "adk_eval/actual/part-00000.parquet cannot be read: $: found a file that decompresses to 9 MiB; wanted at most 1 MiB",
     ),
     "many rows in a small file": (
         lambda: with_artifact(GOOD, file_of(ACTUAL, 0), many_rows()),
@@ -259,15 +259,15 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     # votes
     "votes missing": (
         lambda: with_artifact(JUDGED, file_of(VOTES, 1), None),
-        "the run has no adk_eval/votes/part-00001.parquet, though judges decide",
+        "the run has no adk_eval/votes/part-00001.parquet, although judges decide",
     ),
     "votes that nobody cast": (
         lambda: with_artifact(GOOD, file_of(VOTES, 0), JUDGED.artifacts[file_of(VOTES, 0)]),
-        "the run has adk_eval/votes/part-00000.parquet, though no judge decides anything",
+        "the run has adk_eval/votes/part-00000.parquet, although no judge decides anything",
     ),
     "votes on another case": (
         lambda: with_votes_of("heat"),
-        "adk_eval/votes/part-00000.parquet has votes on case 'heat', run 1, which is not in the part",
+        "adk_eval/votes/part-00000.parquet has votes on case 'heat', run 1, but the part does not contain it",
     ),
     "votes dropped": (
         lambda: with_file(JUDGED, file_of(VOTES, 1), lambda rows: []),
@@ -284,7 +284,7 @@ ATTACKS: dict[str, tuple[Callable[[], Evidence], str]] = {
     ),
     "cases in the eval set's head": (
         lambda: with_manifest(GOOD, json.dumps(json.loads(GOOD.manifest or b"") | {"eval_set": {"eval_set_id": "home", "eval_cases": []}}).encode()),
-        "adk_eval/manifest.json lists no parts, or does not say which",
+        "adk_eval/manifest.json lists no parts, or names no",
     ),
 }  # fmt: skip
 
@@ -322,7 +322,7 @@ def test_cells_of_another_run_on_the_same_cases_are_what_their_manifest_says() -
     """Whoever can write the manifest and its parameter can write any scores; what is left to check is that metrics and verdict agree."""
     reasons = decide_on(with_artifact(WORSE, file_of(CELLS, 0), GOOD.artifacts[file_of(CELLS, 0)])).reasons
     assert reasons[0].startswith("the logged metric")
-    assert reasons[1] == "the run's tag adk_eval.verdict is 'failed', but its table comes to 'passed'"
+    assert reasons[1] == "the run's tag adk_eval.verdict is 'failed', but its table gives 'passed'"
 
 
 def test_the_turns_of_a_case_are_read_again_when_somebody_looks_at_them() -> None:

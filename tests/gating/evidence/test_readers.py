@@ -42,9 +42,9 @@ def test_a_run_in_parts_is_judged_again_without_its_agent(lab: Lab) -> None:
 def test_conversations_that_were_changed_or_are_none_are_not_judged_again(lab: Lab) -> None:
     evidence, name = evidence_of(REPORT, model_id=lab.agent()), file_of("actual", 0)
     changed = replace(evidence, artifacts={**evidence.artifacts, name: b"x"})
-    with pytest.raises(TrackingError, match=r"actual/part-00000\.parquet was changed after the run, so what the agent did in it cannot"):
+    with pytest.raises(TrackingError, match=r"actual/part-00000\.parquet was changed after the run, so its conversations cannot"):
         recording_of_run(lab.log(changed), lab.uri)
-    with pytest.raises(TrackingError, match=r"actual/part-00000\.parquet cannot be read: \$: found no Parquet file"):
+    with pytest.raises(TrackingError, match=r"actual/part-00000\.parquet cannot be read: \$: found not a Parquet file"):
         recording_of_run(lab.log(with_artifact(evidence, name, b"x")), lab.uri)
     spoilt = with_file(evidence, name, lambda rows: rows[0].update(recorded="{"))
     with pytest.raises(InputError, match=r"actual/part-00000\.parquet: 1 problem(.|\n)*\$\[0\]\.recorded: found something else"):

@@ -126,7 +126,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "failed": (lambda e: replace(e, status="FAILED"), None, "the run failed"),
     "scheduled": (lambda e: replace(e, status="SCHEDULED"), None, "the run has not started"),
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
-    "no evaluation": (no_evaluation, None, "the run holds no evaluation: it has neither adk_eval tags nor artifacts"),
+    "no evaluation": (no_evaluation, None, "the run contains no evaluation: it has neither adk_eval tags nor artifacts"),
     "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so its layout is unknown"),
     "future schema": (tag("adk_eval.schema", "3"), None, "the run's tag adk_eval.schema is '3'; this version of mlflow-adk-eval reads and writes 2"),
     "older schema": (tag("adk_eval.schema", "1"), None, "the run's tag adk_eval.schema is '1'; this version of mlflow-adk-eval reads and writes 2"),
@@ -135,11 +135,11 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         None,
         "adk_eval/manifest.json is of schema 1; this version of mlflow-adk-eval reads and writes 2: read the run with the version that wrote",
     ),
-    "partial": (tag("adk_eval.status", "partial"), None, "the run holds only part of the evaluation (adk_eval.status is partial)"),
+    "partial": (tag("adk_eval.status", "partial"), None, "the run contains only part of the evaluation (adk_eval.status is partial)"),
     "not ended": (
         tag("adk_eval.status", "running"),
         None,
-        "the evaluation had not finished when it last wrote to the run (adk_eval.status is running)",
+        "the evaluation did not finish (adk_eval.status is running)",
     ),
     "evaluation failed": (tag("adk_eval.status", "failed"), None, "the evaluation failed (adk_eval.status is failed)"),
     "unknown status": (tag("adk_eval.status", "fine"), None, "the run's tag adk_eval.status is 'fine'; wanted 'complete'"),
@@ -156,8 +156,8 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
         text("manifest.json", '{"schema": 1, "artifacts": {}}'),
         "adk_eval/manifest.json was changed after the run: its sha256 is",
     ),
-    "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is no JSON"),
-    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a manifest of a run"),
+    "manifest unreadable": (lambda e: with_manifest(e, b"{"), None, "adk_eval/manifest.json cannot be read: $: found text that is not JSON"),
+    "manifest of another kind": (lambda e: with_manifest(e, b"[]"), None, "adk_eval/manifest.json is not a run's manifest"),
     "table edited": (None, text(CELLS, "{}"), f"the artifact adk_eval/{CELLS} was changed after the run"),
     "config edited": (None, text("config.json", "{}"), "the artifact adk_eval/config.json was changed after the run"),
     "set edited": (None, text(CASES, "{}"), f"the artifact adk_eval/{CASES} was changed after the run"),
@@ -170,15 +170,15 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     ),
     # what was to be evaluated
     "unreadable config": (lambda e: with_artifact(e, "config.json", b"{"), None, "adk_eval/config.json cannot be read: $: found text"),
-    "unreadable set": (lambda e: with_artifact(e, CASES, b"[]"), None, f"adk_eval/{CASES} cannot be read: $: found no Parquet file"),
-    "unreadable table": (lambda e: with_artifact(e, CELLS, b"[]"), None, f"adk_eval/{CELLS} cannot be read: $: found no Parquet file"),
+    "unreadable set": (lambda e: with_artifact(e, CASES, b"[]"), None, f"adk_eval/{CASES} cannot be read: $: found not a Parquet file"),
+    "unreadable table": (lambda e: with_artifact(e, CELLS, b"[]"), None, f"adk_eval/{CELLS} cannot be read: $: found not a Parquet file"),
     "no criteria": (
         lambda e: with_artifact(e, "config.json", b'{"criteria": {}}'),
         None,
         "adk_eval/config.json cannot be read: $.criteria: found no criterion",
     ),
-    "config rewritten with its manifest": (lowered_config, None, "adk_eval/config.json is not what was evaluated: its digest is sha256:"),
-    "set rewritten with its manifest": (easier_case, None, "adk_eval/cases is not what was evaluated: its digest is sha256:"),
+    "config rewritten with its manifest": (lowered_config, None, "adk_eval/config.json is not the evaluated one: its digest is sha256:"),
+    "set rewritten with its manifest": (easier_case, None, "adk_eval/cases is not the evaluated one: its digest is sha256:"),
     "no config digest": (param("adk_eval.config_digest", None), None, "the run has no parameter adk_eval.config_digest"),
     "no set digest": (param("adk_eval.eval_set_digest", None), None, "the run has no parameter adk_eval.eval_set_digest"),
     "threshold param edited": (
@@ -189,7 +189,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "threshold param missing": (
         param(f"threshold.{RESPONSE}", None),
         None,
-        f"the run has no parameter threshold.{RESPONSE}, though its config demands 0.5",
+        f"the run has no parameter threshold.{RESPONSE}, although its config demands 0.5",
     ),
     "threshold of nothing": (
         param("threshold.safety_v1", "1.0"),
@@ -199,17 +199,17 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "empty set": (
         lambda e: with_eval_set(e, lambda found: found["eval_cases"].clear()),
         None,
-        "the eval set has no cases, so there is no evidence",
+        "the eval set has no cases, so there is nothing to evaluate",
     ),
     "duplicate cases": (
         lambda e: with_eval_set(e, lambda found: found["eval_cases"].append(found["eval_cases"][1])),
         None,
-        "the eval set holds the case 'heating' 2 times: in adk_eval/cases/part-00001.parquet",
+        "the eval set contains case 'heating' 2 times: in adk_eval/cases/part-00001.parquet",
     ),
     "number of runs unknown": (
         param("adk_eval.num_runs", None),
         None,
-        "the run has no parameter adk_eval.num_runs, so the number of runs of each case is unknown",
+        "the run has no parameter adk_eval.num_runs, so the number of runs per case is unknown",
     ),
     "number of runs senseless": (
         param("adk_eval.num_runs", "0"),
@@ -233,7 +233,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "case added": (
         rows(lambda found: [*found, renamed(found[0], eval_id="easy")]),
         None,
-        "the table has rows for case 'easy', which is not in the part",
+        "the table has rows for case 'easy', but the part does not contain it",
     ),
     "duplicate rows": (
         rows(lambda found: [*found, found[0]]),
@@ -294,12 +294,12 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "errored cell": (
         cell("film", TRAJECTORY, 1, score=None, status="errored", reason="judge down"),
         None,
-        f"{TRAJECTORY}: 1 of 5 cells errored, so they were not evaluated: film, turn 2: judge down",
+        f"{TRAJECTORY}: 1 of 5 scores errored, so they are missing: film, turn 2: judge down",
     ),
     "skipped cell": (
         cell("film", TRAJECTORY, 1, score=None, status="skipped", reason="not needed"),
         None,
-        f"{TRAJECTORY}: 1 of 5 cells skipped, so they were not evaluated: film, turn 2: not needed",
+        f"{TRAJECTORY}: 1 of 5 scores skipped, so they are missing: film, turn 2: not needed",
     ),
     "agent did not finish": (
         rows(lambda found: [renamed(row, agent_error="timeout" if row["eval_id"] == "film" else "") for row in found]),
@@ -310,37 +310,37 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "metric edited": (
         cell("heating", RESPONSE, score=0.6),
         lambda lab, run_id: lab.client.log_metric(run_id, f"{RESPONSE}/mean", 1.0),
-        f"the logged metric {RESPONSE}/mean is 1, but the table comes to 0.866667",
+        f"the logged metric {RESPONSE}/mean is 1, but the table gives 0.866667",
     ),
     "metric NaN": (
         None,
         lambda lab, run_id: lab.client.log_metric(run_id, f"{TRAJECTORY}/mean", float("nan")),
-        f"the logged metric {TRAJECTORY}/mean is nan, but the table comes to 1",
+        f"the logged metric {TRAJECTORY}/mean is nan, but the table gives 1",
     ),
     "metric of nothing": (
         None,
         lambda lab, run_id: lab.client.log_metric(run_id, "token_usage_v1/mean", 5.0),
-        "the logged metric token_usage_v1/mean is 5, but the table has nothing to compute it from",
+        "the logged metric token_usage_v1/mean is 5, but nothing in the table supports it",
     ),
     "metric edited within what a column shows": (
         cell("heating", RESPONSE, score=0.6),
         lambda lab, run_id: lab.client.log_metric(run_id, f"{RESPONSE}/mean", 0.866668),
-        f"the logged metric {RESPONSE}/mean is 0.866668, but the table comes to 0.866667",
+        f"the logged metric {RESPONSE}/mean is 0.866668, but the table gives 0.866667",
     ),
     "threshold edited": (
         None,
         lambda lab, run_id: lab.client.log_metric(run_id, f"{TRAJECTORY}/threshold", 0.5),
-        f"the logged metric {TRAJECTORY}/threshold is 0.5, but the table comes to 1",
+        f"the logged metric {TRAJECTORY}/threshold is 0.5, but the table gives 1",
     ),
     "number of cases edited": (
         None,
         lambda lab, run_id: lab.client.log_metric(run_id, "cases", 500),
-        "the logged metric cases is 500, but the table comes to 3",
+        "the logged metric cases is 500, but the table gives 3",
     ),
     "verdict edited": (
         None,
         lambda lab, run_id: lab.client.set_tag(run_id, "adk_eval.verdict", "failed"),
-        "the run's tag adk_eval.verdict is 'failed', but its table comes to 'passed'",
+        "the run's tag adk_eval.verdict is 'failed', but its table gives 'passed'",
     ),
     "verdict missing": (tag("adk_eval.verdict", None), None, "the run has no tag adk_eval.verdict"),
     # which agent it was
@@ -392,8 +392,8 @@ def test_the_metric_of_a_failed_run_edited_upwards_is_refused(lab: Lab, contest:
     decision = promote(contest.name, 2, run_id=run_id, raise_on_failure=False, tracking_uri=lab.uri)
     assert decision.verdict == "undecided"
     assert decision.reasons[:2] == (
-        f"the logged metric {TRAJECTORY}/mean is 1, but the table comes to 0.666667",
-        "the run's tag adk_eval.verdict is 'passed', but its table comes to 'failed'",
+        f"the logged metric {TRAJECTORY}/mean is 1, but the table gives 0.666667",
+        "the run's tag adk_eval.verdict is 'passed', but its table gives 'failed'",
     )
     assert lab.alias(contest.name) == "1"
 
@@ -422,13 +422,13 @@ def test_a_run_that_got_the_version_as_an_input_later_is_refused(lab: Lab, conte
 def test_a_run_that_does_not_say_which_agent_it_evaluated_is_refused(lab: Lab, contest: Contest, model: str) -> None:
     evidence = changed(evidence_of(report_of(), model_id=contest.model_id), "params", {"adk_eval.model_id": None})
     reasons = refused_version(lab, contest, model, f"models:/{contest.model_id}", evidence)
-    assert reasons == ("the run has no parameter adk_eval.model_id, so it is unknown which agent version it evaluated",)
+    assert reasons == ("the run has no parameter adk_eval.model_id, so the evaluated agent version is unknown",)
 
 
 def test_a_version_that_is_no_logged_model_is_refused(lab: Lab, contest: Contest, model: str) -> None:
     source = "s3://elsewhere/agent"
     reasons = refused_version(lab, contest, model, source, evidence_of(report_of(), model_id=contest.model_id))
-    assert reasons == (f"version 1 of {model!r} was made from {source!r}, not from a LoggedModel, so it is unknown which agent it is",)
+    assert reasons == (f"version 1 of {model!r} was made from {source!r}, not from a LoggedModel, so the gate cannot tell its agent",)
 
 
 def test_a_version_that_is_not_ready_is_refused(lab: Lab, contest: Contest, model: str) -> None:

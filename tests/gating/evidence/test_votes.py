@@ -35,8 +35,8 @@ def test_what_judges_could_not_decide_is_not_passed() -> None:
     decision = decide_on(evidence_of(judged.report()))
     assert decision.verdict == "undecided"
     assert decision.reasons == (
-        f"{MATCH}: 1 of 3 cells errored, so they were not evaluated: heat, turn 1: {judged.LOST.error}",
-        f"{RUBRICS}: 1 of 3 cells errored, so they were not evaluated: heat, turn 1: {judged.LOST_RUBRIC.error}",
+        f"{MATCH}: 1 of 3 scores errored, so they are missing: heat, turn 1: {judged.LOST.error}",
+        f"{RUBRICS}: 1 of 3 scores errored, so they are missing: heat, turn 1: {judged.LOST_RUBRIC.error}",
     )
 
 
@@ -58,7 +58,7 @@ def test_a_score_without_a_vote_is_no_evidence(edit: Any) -> None:
 
 def test_a_vote_on_another_run_is_none_on_this_one() -> None:
     other = with_votes(GOOD, lambda votes: [replace(vote, run_index=1) if vote.eval_id == "heat" else vote for vote in votes])
-    assert decide_on(other).reasons[0] == f"adk_eval/{FILE} has votes on case 'heat', run 2, which is not in the part"
+    assert decide_on(other).reasons[0] == f"adk_eval/{FILE} has votes on case 'heat', run 2, but the part does not contain it"
 
 
 def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
@@ -73,9 +73,9 @@ def test_without_votes_what_was_missed_is_named_all_the_same() -> None:
 
 def test_a_run_with_judges_must_have_a_file_of_votes() -> None:
     assert decide_on(with_artifact(GOOD, FILE, None)).reasons == (
-        f"the run has no adk_eval/{FILE}, though judges decide {MATCH}, {RUBRICS}",
+        f"the run has no adk_eval/{FILE}, although judges decide {MATCH}, {RUBRICS}",
     )
-    assert "cannot be read: $: found no Parquet file" in decide_on(with_artifact(GOOD, FILE, b"no votes")).reasons[0]
+    assert "cannot be read: $: found not a Parquet file" in decide_on(with_artifact(GOOD, FILE, b"no votes")).reasons[0]
 
 
 @pytest.mark.parametrize(

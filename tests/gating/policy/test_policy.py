@@ -116,7 +116,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        ({**RULES, "min_case": 3}, "$.min_case: found an unknown key; wanted a key of this object. Did you mean 'min_cases'?"),
+        ({**RULES, "min_case": 3}, "$.min_case: found an unknown key; wanted a known key of this object. Did you mean 'min_cases'?"),
         (
             {"rules": {"x": {"min": 1, "usee": "mean"}}},
             "$.rules.x.usee: found an unknown key; wanted one of min, max, use, max_drop, confidence, min_cases, judge, range. Did you mean 'use'?",
@@ -126,12 +126,12 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({"rules": {"x": {"min": math.nan}}}, "$.rules.x.min: found NaN; wanted a finite number"),
         ({"rules": {"x": {"max": math.inf}}}, "$.rules.x.max: found Infinity; wanted a finite number"),
         ({"rules": {"x": {}}}, "$.rules.x: found a rule that demands nothing; wanted at least one of min, max and max_drop"),
-        ({"rules": {"x": {"min": 2, "max": 1}}}, "$.rules.x: found min 2 above max 1; wanted a range that a number can lie in"),
+        ({"rules": {"x": {"min": 2, "max": 1}}}, "$.rules.x: found min 2 above max 1; wanted a min that is not above max"),
         ({"rules": {"x": {"max_drop": -0.1}}, "baseline": {"alias": "c"}}, "$.rules.x.max_drop: found -0.1; wanted a number of at least 0.0"),
         ({"rules": {"x": {"max_drop": 0.1}}}, "$: found max_drop without a baseline; wanted a baseline, such as {alias: champion}"),
         (
             {"rules": {"x": {"max": 1, "use": "ci_low"}}},
-            "$.rules.x: found use ci_low without min, or with max; wanted ci_high for a max, and the bounds of a range in rules of their own",
+            "$.rules.x: found use ci_low without min, or with max; wanted ci_high for a max, and a separate rule for each bound of a range",
         ),
         ({"rules": {"x": {"min": 1, "use": "median"}}}, "$.rules.x.use: found 'median'; wanted one of 'mean', 'ci_low', 'ci_high' or 'corrected_ci_low'"),
         (
@@ -153,8 +153,8 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({"slices": {"s": {"ids": ["a"], "rules": {}}}}, "$.slices.s.rules: found an object with no keys; wanted at least 1 of them"),
         ({"slices": {"s": {"ids": ["a", "a"], **RULES}}}, "$.slices.s: found 'a' twice; wanted each pattern once"),
         ({"must_pass": ["a", "b", "a"]}, "$: found 'a' twice; wanted each case of must_pass once"),
-        ({"must_pass": [" "]}, "$.must_pass[0]: found ' '; wanted a string that is not empty"),
-        ({**RULES, "waivers": [{"case": "a", "owner": "b", "reason": "c"}]}, "$.waivers[0].expires: found nothing; wanted this field, which is required"),
+        ({"must_pass": [" "]}, "$.must_pass[0]: found ' '; wanted a non-empty string"),
+        ({**RULES, "waivers": [{"case": "a", "owner": "b", "reason": "c"}]}, "$.waivers[0].expires: found nothing; wanted this required field"),
         (
             {**RULES, "waivers": [{"case": "a", "owner": "b", "reason": "c", "expires": "soon"}]},
             "$.waivers[0].expires: found soon; wanted a day such as 2027-01-31",
@@ -171,7 +171,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({**RULES, "prices": {"m": {"tokens": -1}}}, "$.prices.m.tokens: found -1; wanted a number of at least 0.0"),
         (
             {**RULES, "prices": {"agent": {"input": 1, "output": 2}}},
-            "$: found a price of the agent by input and output; wanted prices.agent.tokens, as only the sum of the agent's tokens is known",
+            "$: found a price of the agent by input and output; wanted prices.agent.tokens: only the sum of the agent's tokens is known",
         ),
         ({**RULES, "attestation": {"keys": [PUBLIC, PUBLIC]}}, f"$.attestation: found {PUBLIC!r} twice; wanted each key once"),
         ({**RULES, "attestation": {"keys": [PUBLIC, 3]}}, "$.attestation.keys[1]: found 3; wanted a string"),
@@ -185,8 +185,8 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ([RULES], "$: found a list of 1; wanted an object with rules"),
         ({"rules": {1: {"min": 1}}}, "$.rules[1]: found 1; wanted a string"),
         ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, fresh: true, max_reused or calibrated: true"),
-        ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted a key of this object. Did you mean 'min_kappa'?"),
-        ({**RULES, "judge": {"calibrated": False, "labels": 5}}, "$.judge: found calibrated: false with demands on the calibration; wanted calibrated: true, or none of them"),
+        ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted a known key of this object. Did you mean 'min_kappa'?"),
+        ({**RULES, "judge": {"calibrated": False, "labels": 5}}, "$.judge: found calibrated: false with other demands on the calibration; wanted calibrated: true, or none of them"),
     ],
 )  # fmt: skip
 def test_what_a_policy_does_not_say_clearly_is_refused(value: Any, problem: str) -> None:
@@ -208,16 +208,16 @@ MERGES = "a: &a {k: 1}\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("rules: [", "text that is no YAML (expected the node content, but found '<stream end>', line 1, column 9)"),
-        ("rules: !!python/object/apply:os.system ['true']", "text that is no YAML (could not determine a constructor for the tag"),
-        ("rules: {a: {min: 1}}\nrules: {b: {min: 1}}", 'text that is no YAML (found duplicate key "rules"'),
-        ("rules: {a: {min: 1}}\n---\nrules: {}", "text that is no YAML (but found another document"),
-        (BOMB, "more than 20,000 values, or 50 levels"),
-        (MERGES, "more than 20,000 values, or 50 levels"),
-        ("rules: " + "[" * 3000, "more than 20,000 values, or 50 levels"),
-        ("rules: &r [*r]", "an alias *r within what it stands for"),
-        ("rules: {a: {min: *nobody}}", "text that is no YAML (found undefined alias 'nobody'"),
-        ("rules: {a: {min: 1}}\x00", "text that is no YAML ("),
+        ("rules: [", "text that is not YAML (expected the node content, but found '<stream end>', line 1, column 9)"),
+        ("rules: !!python/object/apply:os.system ['true']", "text that is not YAML (could not determine a constructor for the tag"),
+        ("rules: {a: {min: 1}}\nrules: {b: {min: 1}}", 'text that is not YAML (found duplicate key "rules"'),
+        ("rules: {a: {min: 1}}\n---\nrules: {}", "text that is not YAML (but found another document"),
+        (BOMB, "more than 20,000 values or 50 levels"),
+        (MERGES, "more than 20,000 values or 50 levels"),
+        ("rules: " + "[" * 3000, "more than 20,000 values or 50 levels"),
+        ("rules: &r [*r]", "an alias *r that contains itself"),
+        ("rules: {a: {min: *nobody}}", "text that is not YAML (found undefined alias 'nobody'"),
+        ("rules: {a: {min: 1}}\x00", "text that is not YAML ("),
         ("", "null"),
     ],
 )
@@ -232,8 +232,8 @@ def test_yaml_that_is_no_plain_document_is_refused_at_once(tmp_path: Path, text:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ('{"rules": {}, "rules": {}}', "text that is no JSON (the key 'rules' appears twice in one object)"),
-        ("rules: {a: {min: 1}}", "text that is no JSON (Expecting value"),
+        ('{"rules": {}, "rules": {}}', "text that is not JSON (the key 'rules' is repeated in one object)"),
+        ("rules: {a: {min: 1}}", "text that is not JSON (Expecting value"),
         ("", "an empty text"),
         ("[" * 100_000, "lists and objects nested too deeply"),
         (" " * 300_000, "300,000 bytes"),
@@ -315,7 +315,7 @@ def test_validate_tells_what_a_policy_demands(tmp_path: Path) -> None:
     found = validate_file(yaml_of({**FULL, "thresholds": True}, tmp_path / "gate.yaml"))
     assert found["kind"] == "gate policy"
     assert found["summary"].startswith(
-        "'release' with every threshold of the run's config, 4 rules, 1 case that must pass, 1 waiver; sha256 "
+        "'release' with every threshold in the run's config, 4 rules, 1 case that must pass, 1 waiver; sha256 "
     )
     path = tmp_path / "gate.json"
     path.write_text(json.dumps(RULES))
@@ -374,6 +374,6 @@ def test_what_parts_of_a_policy_say_against_each_other_is_said_beside_what_is_wr
         "$: found a rule on cost without prices",
     }
     assert refused({"judge": {"fresh": True, "max_reused": 0.5, "calibrated": False, "labels": 3}, "thresholds": True}) == [
-        "$.judge: found fresh: true with max_reused 0.5; wanted one of them: fresh is max_reused 0",
-        "$.judge: found calibrated: false with demands on the calibration; wanted calibrated: true, or none of them",
+        "$.judge: found fresh: true with max_reused 0.5; wanted one of them: fresh means max_reused 0",
+        "$.judge: found calibrated: false with other demands on the calibration; wanted calibrated: true, or none of them",
     ]

@@ -65,7 +65,7 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     assert not found.valid
     (reason,) = found.reasons
     assert reason.startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
-    assert reason.endswith("to version 3: its claim log has no such claim")
+    assert reason.endswith("to version 3: its claim log does not contain that change")
     assert lab.alias(model) == "3"
 
     shown = audited(lab, model, restore=True, dry_run=True)
@@ -91,7 +91,7 @@ def test_what_has_no_version_to_go_back_to_stays_where_it_is(lab: Lab, model: st
     Entrant(lab, model, good=False).set_by_hand()
     found = audited(lab, model, restore=True)
     assert found.restored is None
-    assert found.notes[-1] == f"not restored: no version of {model!r} that held the alias champion before is in its claim log"
+    assert found.notes[-1] == f"not restored: the claim log of {model!r} has no earlier holder of the alias champion"
     assert lab.alias(model) == "1"
 
 
@@ -100,7 +100,7 @@ def test_edited_evidence_proves_nothing_so_the_alias_stays(lab: Lab, model: str)
     lab.client.log_text(third.run_id, "{}", "adk_eval/cells/part-00000.parquet")
     found = audited(lab, model, restore=True)
     assert found.reasons == ("the artifact adk_eval/cells/part-00000.parquet was changed after the run",)
-    stays = "not restored: the alias champion is where its claim log has it by now, and nothing proves its record false"
+    stays = "not restored: the alias champion now agrees with its claim log, and nothing disproves its promotion record"
     assert found.notes == (stays,)
     assert lab.alias(model) == third.version
 
@@ -151,7 +151,7 @@ def test_what_was_promoted_while_it_was_audited_is_not_restored(lab: Lab, model:
 
     (found,) = audit_in(Slow(lab.uri), model, "champion", restore=True)
     assert (found.version, found.valid, found.restored) == ("3", False, None)
-    assert found.notes[-1].startswith("not restored: the alias champion is where its claim log has it by now")
+    assert found.notes[-1].startswith("not restored: the alias champion now agrees with its claim log")
     assert lab.alias(model) == "2"
 
 
@@ -161,7 +161,7 @@ def test_a_deleted_alias_is_not_valid_and_is_restored(lab: Lab, model: str) -> N
     assert not audited(lab, model, None).valid
     found = audited(lab, model, restore=True)
     assert not found.valid
-    assert found.reasons[0].startswith("no version holds it, though a promotion to version 2")
+    assert found.reasons[0].startswith("no version holds it, although a promotion to version 2")
     assert lab.alias(model) == "2"
 
 
@@ -179,7 +179,7 @@ def test_an_alias_at_a_version_that_is_gone_is_told_and_restored(lab: Lab, model
         connection.execute("INSERT INTO registered_model_aliases (name, alias, version) VALUES (?, 'champion', ?)", (model, last.version))
     found = audited(lab, model)
     assert (found.version, found.valid) == ("3", False)
-    assert found.reasons == ("version 3, which holds it, was deleted",)
+    assert found.reasons == ("it points to version 3, but that was deleted",)
     assert [each.version for each in audit(None, None, tracking_uri=lab.uri) if each.model == model] == ["3"]
     with pytest.raises(UsageError, match=f"version 3 of the registered model '{model}' does not exist"):
         last.verify()
@@ -244,11 +244,11 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
     Entrant(lab, model, good=False).set_by_hand()
     code, text = command(lab, "audit", model, "--restore", "--dry-run")
     assert code == 1
-    assert "  - not restored (dry run): without --dry-run it is moved to version 1\n" in text
+    assert "  - not restored (dry run): without --dry-run, it moves to version 1\n" in text
     code, text = command(lab, "audit", model, "--restore")
     assert code == 1
     assert "INVALID  champion of" in text
-    assert "  - restored: it is at version 1 now\n" in text
+    assert "  - restored to version 1\n" in text
     code, text = command(lab, "audit", model, "--json")
     assert code == 0
     assert json.loads(text)["aliases"][0]["kind"] == "restore"

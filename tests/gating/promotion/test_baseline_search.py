@@ -141,7 +141,7 @@ def test_a_model_that_does_not_exist_is_no_missing_champion(scene: Scene) -> Non
     run_id = scene.candidate()
     with pytest.raises(UsageError, match=r"'misspelt' does not exist .*--register misspelt` registers its first version"):
         scene.gate(run_id, model="misspelt")
-    with pytest.raises(UsageError, match="of which registered model"):
+    with pytest.raises(UsageError, match="names no registered model"):
         scene.gate(run_id, model=None)
 
 
@@ -200,7 +200,7 @@ def test_a_champion_that_was_set_by_hand_is_not_compared_with_until_it_is_promot
     version, model_id = scene.register()
     scene.lab.client.set_registered_model_alias(scene.name, "champion", version)
     champion, candidate = scene.run(model_id), scene.candidate()
-    by_hand = f"version 1 of {scene.name!r} holds the alias champion, but its claim log has no such promotion: it was set by hand"
+    by_hand = f"version 1 of {scene.name!r} holds the alias champion, but its claim log does not show that promotion: it was set by hand"
     assert by_hand in about(scene.gate(candidate))
     assert scene.promote(version, champion).passed
     assert scene.gate(candidate).baseline_run_id == champion
@@ -212,7 +212,7 @@ def test_a_version_that_was_never_promoted_is_known_by_a_run_that_is_named_or_ma
     candidate = scene.candidate()
     run_id = scene.run(model_id)
     missing = scene.gate(candidate, policy)
-    assert about(missing) == f"not compared with version 1 of {scene.name!r}: no promotion recorded a run of it"
+    assert about(missing) == f"not compared with version 1 of {scene.name!r}: no promotion record names a run of it"
     evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent-version models:/{scene.name}/1"
     remedy = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
     assert remedy in "\n".join(missing.reasons)
@@ -228,7 +228,7 @@ def test_the_champions_own_run_on_other_cases_is_compared_with_nothing(scene: Sc
     own, rematches = scene.run(model_id, eval_set=NINE), Rematches(scene)
     decision = scene.gate(own, reevaluate=rematches)
     assert (decision.verdict, decision.baseline_run_id, rematches.asked) == ("passed", own, [])
-    assert f"the run belongs to the champion, version 1 of {scene.name!r}, itself" in decision.notes[0]
+    assert f"the run belongs to the champion, version 1 of {scene.name!r}, the baseline itself" in decision.notes[0]
 
 
 def test_a_champion_that_is_no_logged_model_cannot_be_compared_with(scene: Scene, lab: Lab) -> None:
@@ -335,11 +335,11 @@ def test_a_new_run_must_be_evidence_about_the_champion(scene: Scene) -> None:
 @pytest.mark.slow
 def test_why_it_cannot_be_evaluated_anew_is_a_reason(scene: Scene) -> None:
     def refuse(rematch: ReevaluationRequest) -> str:
-        raise UsageError("it never had case 'case_8'")
+        raise UsageError("it never ran case 'case_8'")
 
     scene.champion()
     decision = scene.gate(scene.candidate(eval_set=NINE), reevaluate=refuse)
-    assert "it could not be evaluated again: it never had case 'case_8'" in "\n".join(decision.reasons)
+    assert "it could not be evaluated again: it never ran case 'case_8'" in "\n".join(decision.reasons)
 
 
 @pytest.mark.slow
@@ -349,7 +349,7 @@ def test_nothing_is_paid_for_a_run_that_fails_by_itself_or_is_no_evidence(scene:
     policy = {"rules": {TRAJECTORY: {"min": 0.9, "max_drop": 0.1}}, "baseline": {"alias": "champion"}, "no_worse_from": 5}
     bad = scene.gate(scene.candidate(eval_set=NINE, wrong=ALL_BUT_ONE), policy, reevaluate=rematches)
     assert bad.verdict == "failed"
-    assert "it was not evaluated again, since the run cannot pass in any case: " in "\n".join(bad.reasons)
+    assert "it was not evaluated again, because the run cannot pass anyway: " in "\n".join(bad.reasons)
     edited = lab.log(replace(with_artifact(made_of(lab.agent(), eval_set=NINE), "config.json", b"{}"), manifest=b"{}"))
     assert scene.gate(edited, reevaluate=rematches).verdict == "undecided"
     assert not rematches.asked

@@ -106,15 +106,15 @@ KEY_OF_END = key_of("champion", 3, "end", "id-3-3")
     ("key", "text", "told"),
     [
         ("champion.0004", "nonsense", "champion.0004 in the claim log is not a claim"),
-        ("champion.999999999", text_of(claim("9", number=999999999)), "champion.999999999 in the claim log follows no claim"),
-        ("champion.9999999999", "x", "champion.9999999999 in the claim log follows no claim"),
-        ("champion.4", "x", "champion.4 in the claim log follows no claim"),
-        ("champion.0004.end", "x", "champion.0004.end in the claim log follows no claim"),
-        ("champion.0003.end", "x", "champion.0003.end in the claim log follows no claim"),
-        ("champion.0003.go.ffffffff", "x", "champion.0003.go.ffffffff in the claim log follows no claim"),
+        ("champion.999999999", text_of(claim("9", number=999999999)), "champion.999999999 in the claim log belongs to no claim"),
+        ("champion.9999999999", "x", "champion.9999999999 in the claim log belongs to no claim"),
+        ("champion.4", "x", "champion.4 in the claim log belongs to no claim"),
+        ("champion.0004.end", "x", "champion.0004.end in the claim log belongs to no claim"),
+        ("champion.0003.end", "x", "champion.0003.end in the claim log belongs to no claim"),
+        ("champion.0003.go.ffffffff", "x", "champion.0003.go.ffffffff in the claim log belongs to no claim"),
         (KEY_OF_END, "x", f"{KEY_OF_END} in the claim log is not the end of a claim"),
-        (KEY_OF_END, text_of(End(claim="another", outcome="lost", at=NOW)), f"{KEY_OF_END} in the claim log is about another claim"),
-        ("champion.0004", text_of(claim("9", number=4)), "champion.0004 in the claim log does not follow the claim before it"),
+        (KEY_OF_END, text_of(End(claim="another", outcome="lost", at=NOW)), f"{KEY_OF_END} in the claim log belongs to another claim"),
+        ("champion.0004", text_of(claim("9", number=4)), "champion.0004 in the claim log does not follow the previous claim"),
         ("champion.0004", text_of(claim("9", number=5)), "champion.0004 in the claim log was written for another place"),
         (
             "champion.0004",
@@ -192,7 +192,7 @@ def test_where_keys_have_a_time_no_claim_is_dated_before_the_one_it_follows(minu
     limited = replace(SIGNER.verifier, until={SIGNER.verifier.key_ids[0]: datetime(2999, 1, 1, tzinfo=UTC)})
     found = read(signed, verifier=limited)
     assert [each.number for each in found.entries] == ([1] if dated_back else [1, 2])
-    assert ("champion.0002 in the claim log is dated before the claim before it" in found.skipped) == dated_back
+    assert ("champion.0002 in the claim log has an earlier date than the previous claim" in found.skipped) == dated_back
     assert len(read(signed, verifier=SIGNER.verifier).entries) == 2, "a key without a time signs whenever it likes"
     assert len(read(signed).entries) == 2
 
@@ -272,7 +272,7 @@ def test_all_who_begin_a_claim_log_at_once_begin_the_same_one(lab: Lab, model: s
     assert run.data.params == {"champion.0001": found[0]}
     assert run.info.status == "FINISHED"
     told = lab.client.get_experiment(run.info.experiment_id).tags["mlflow.note.content"]
-    assert f"[who set which alias](#/experiments/{run.info.experiment_id}/runs/{run.info.run_id})" in told
+    assert f"[who set each alias](#/experiments/{run.info.experiment_id}/runs/{run.info.run_id})" in told
 
 
 @pytest.mark.parametrize("asked", ["get_experiment_by_name", "get_registered_model", "search_experiments", "search_model_versions"])

@@ -40,7 +40,7 @@ def test_a_pass_and_a_refusal_are_described_with_reasons_and_links(lab: Lab, goo
     assert told.startswith("passed for the alias champion, ")
     assert all(f"- {reason}" in told for reason in tags["adk_eval.gate.reason"].split("; ")[:1])
     run = f"#/experiments/{experiment}/runs/{good.run_id}"
-    assert f"[evaluation run]({run}) · [record]({run}/artifacts/{tags['adk_eval.gate.record']})" in told
+    assert f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{tags['adk_eval.gate.record']})" in told
     assert f" · [report]({run}/artifacts/adk_eval/report.html)" in told
     gate_tags = {name.removeprefix("adk_eval.gate.") for name in tags if name.startswith("adk_eval.gate.")}
     assert gate_tags == {"run_id", "alias", "record", "record_sha256", "decided_by", "reason", "passed.champion"}

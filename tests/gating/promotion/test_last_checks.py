@@ -51,10 +51,10 @@ def promoted(store: MlflowStore, entrant: Entrant, policy: Any = None) -> Decisi
     [
         (
             "UPDATE model_versions SET status = 'PENDING_REGISTRATION' WHERE name = ?",
-            "became PENDING_REGISTRATION while the evidence was read",
+            "became PENDING_REGISTRATION while the evidence was being read",
         ),
         ("UPDATE model_versions SET source = 'models:/m-1' WHERE name = ?", "is made from 'models:/m-1' now, not from 'models:/m-"),
-        ("UPDATE model_versions SET creation_time = 1 WHERE name = ?", "one of the two was created later"),
+        ("UPDATE model_versions SET creation_time = 1 WHERE name = ?", "their creation times differ"),
     ],
 )
 def test_a_version_that_changes_after_the_decision_gets_no_alias(lab: Lab, model: str, edit: str, reason: str) -> None:
@@ -74,14 +74,16 @@ def test_a_model_that_is_created_again_after_the_decision_gets_no_alias(lab: Lab
 
     decision = promoted(Meanwhile(lab, again), good)
     assert decision.verdict == "undecided"
-    assert "was deleted and created again" in decision.reasons[0]
+    assert "was deleted and recreated" in decision.reasons[0]
     assert lab.alias(model) is None
 
 
 def test_an_alias_that_moves_after_the_decision_is_left_where_it_is(lab: Lab, model: str) -> None:
     good, other = Entrant(lab, model), Entrant(lab, model)
     decision = promoted(Meanwhile(lab, other.set_by_hand), good)
-    assert decision.reasons[0] == "the alias champion moved from no version to version 2 while the evidence was read, so it was not set"
+    assert (
+        decision.reasons[0] == "the alias champion moved from no version to version 2 while the evidence was being read, so it was not set"
+    )
     assert lab.alias(model) == other.version
 
 
@@ -124,9 +126,9 @@ def test_an_audit_looks_at_what_was_promoted_and_without_a_claim_log_at_every_al
     first.set_by_hand()
     (found,) = audit(model, tracking_uri=lab.uri)
     assert found.reasons[0].startswith("it was moved by hand from version 2 (by a promotion to version 2, by ")
-    assert found.reasons[0].endswith(") to version 1: its claim log has no such claim")
+    assert found.reasons[0].endswith(") to version 1: its claim log does not contain that change")
     (unset,) = audit(model, "canary", tracking_uri=lab.uri)
-    assert (unset.valid, unset.reasons) == (False, ("no version holds it, and by its claim log none ever did",))
+    assert (unset.valid, unset.reasons) == (False, ("no version holds it, and according to its claim log none ever did",))
     with pytest.raises(UsageError, match="does not exist"):
         audit(f"{model}_nowhere", tracking_uri=lab.uri)
 

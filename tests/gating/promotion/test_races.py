@@ -147,9 +147,9 @@ class Race:
 WHY = {
     "claimed in the meantime": "overtaken",
     "is being set": "under way",
-    "while the evidence was read": "alias or version moved",
-    "was changed while it was decided on": "evidence changed",
-    "but at once moved": "moved at once",
+    "while the evidence was being read": "alias or version moved",
+    "changed during the decision": "evidence changed",
+    "but immediately moved": "moved at once",
     "does not exist": "version gone",
     "below the threshold": "bad agent",
     "was changed after the run": "spoilt before",

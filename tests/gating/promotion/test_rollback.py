@@ -48,7 +48,7 @@ def test_each_rollback_goes_further_back_and_a_promotion_forward_again(lab: Lab,
     first, _, third = promoted(lab, model, 3)
     assert [rolled_back(lab, model).version for _ in range(2)] == ["2", "1"]
     assert first.verify().passed
-    with pytest.raises(GateFailed, match=r"no version of .* that held the alias champion before is in its claim log"):
+    with pytest.raises(GateFailed, match=r"the claim log of .* has no earlier holder of the alias champion"):
         rolled_back(lab, model)
     assert lab.alias(model) == "1"
     third.promote()
@@ -63,7 +63,7 @@ def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(l
     second.set_by_hand()
     assert "it was moved by hand" in second.verify().reasons[0]
     (reason,) = second.verify(version=2, alias=None).reasons
-    assert reason.startswith(f"version 2 of {model!r} was given up: a rollback to version 1, by ")
+    assert reason.startswith(f"version 2 of {model!r} was rolled back: a rollback to version 1, by ")
     assert reason.endswith(": it answers in Latin")
     lab.client.set_registered_model_alias(model, "champion", "1")
     with pytest.raises(GateFailed, match="was given up"):
@@ -89,7 +89,7 @@ def test_a_former_champion_that_does_not_verify_is_gone_back_over(lab: Lab, mode
 def test_a_version_can_be_named_if_it_was_promoted(lab: Lab, model: str) -> None:
     promoted(lab, model, 3)
     Entrant(lab, model)
-    for to, why in (("4", "has no record of a passed gate"), ("3", "it holds it already"), ("9", "does not exist")):
+    for to, why in (("4", "has no promotion to the alias"), ("3", "it already holds the alias"), ("9", "does not exist")):
         move = rolled_back(lab, model, to=to, raise_on_failure=False)
         assert move.version is None
         assert why in move.decision.reasons[0]
@@ -131,7 +131,10 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(lab: Lab, model: str)
             return super().claim(name, key, text)
 
     move = AliasRollback(store=Moved(lab.uri), name=model, alias="champion", kind="rollback", reason="too late").run()
-    assert move.decision.reasons[0] == "the alias champion moved from version 2 to version 3 while the evidence was read, so it was not set"
+    assert (
+        move.decision.reasons[0]
+        == "the alias champion moved from version 2 to version 3 while the evidence was being read, so it was not set"
+    )
     assert lab.alias(model) == "3"
 
 
@@ -139,7 +142,7 @@ def test_a_rollback_needs_a_reason_and_a_model(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
     with pytest.raises(UsageError, match="no reason is given"):
         rolled_back(lab, model, reason=" ")
-    with pytest.raises(UsageError, match="wanted the number of a version"):
+    with pytest.raises(UsageError, match="wanted a version number"):
         rolled_back(lab, model, to="last")
     with pytest.raises(UsageError, match="the registered model 'nothing' does not exist"):
         rolled_back(lab, "nothing")

@@ -68,7 +68,7 @@ def test_a_baseline_whose_evidence_was_changed_does_not_verify(lab: Lab, model: 
     first, second = promoted(lab, model, 2, policy=POLICY)
     lab.client.log_text(first.run_id, "{}", "adk_eval/manifest.json")
     (reason,) = second.verify().reasons
-    assert reason.startswith("the evidence of what it was compared with, the champion, version 1 of ")
+    assert reason.startswith("the evidence of its baseline, the champion, version 1 of ")
     assert reason.endswith(f"(run {first.run_id}), was changed after the decision")
 
 
@@ -98,12 +98,12 @@ def rewritten(entrant: Entrant, edit: Callable[[dict[str, Any]], object]) -> tup
 @pytest.mark.parametrize(
     ("edit", "reason"),
     [
-        (lambda r: r["decision"]["scores"].update({TRAJECTORY: 0.95}), f"the record says that the score of {TRAJECTORY} is 0.95, but the evidence comes to 1"),
-        (lambda r: r["decision"].update(checks=[]), "the record does not hold the checks that its policy asks for"),
-        (lambda r: r["decision"]["checks"][0].update(value=0.5), "the record says that the check "),
-        (lambda r: r["policy"]["rules"][TRAJECTORY].update(min=0.1), "the policy 'gate.yaml' in the record is not the one that decided: its digest differs"),
+        (lambda r: r["decision"]["scores"].update({TRAJECTORY: 0.95}), f"the promotion record says the score of {TRAJECTORY} is 0.95, but the evidence gives 1"),
+        (lambda r: r["decision"].update(checks=[]), "the promotion record lacks checks that its policy asks for"),
+        (lambda r: r["decision"]["checks"][0].update(value=0.5), "the promotion record says the check "),
+        (lambda r: r["policy"]["rules"][TRAJECTORY].update(min=0.1), "the policy 'gate.yaml' in the promotion record is not the one used for the decision: its digest differs"),
         (lambda r: r["decision"].update(evidence_sha256="0" * 64), "the evidence of run "),
-        (lambda r: r["decision"].update(verdict="failed", reasons=["too bad"]), "the record of version 1 of "),
+        (lambda r: r["decision"].update(verdict="failed", reasons=["too bad"]), "the promotion record of version 1 of "),
         (lambda r: r["decision"].update(decided_at="2020-01-01T00:00:00+00:00"), "the run "),
     ],
 )  # fmt: skip
@@ -115,7 +115,9 @@ def test_a_record_that_says_something_else_than_its_evidence_does_not_verify(
 
 def test_a_record_of_another_version_that_had_the_number_does_not_verify(lab: Lab, model: str) -> None:
     (reason,) = rewritten(Entrant(lab, model), lambda record: record["version"].update(created_ms=1))
-    assert reason.startswith(f"version 1 of {model!r}: its record is about another version: version 1 is not the version 1 that it was")
+    assert reason.startswith(
+        f"version 1 of {model!r}: its promotion record is about another version: version 1 is not the version 1 that it was"
+    )
 
 
 def forged(of: Entrant, version: Entrant, number: int, outcome: Outcome) -> None:
@@ -145,7 +147,7 @@ def test_a_record_whose_claim_was_refused_does_not_verify(lab: Lab, model: str) 
     forged(champion, champion, 2, "refused")
     decision = champion.verify(version=1, alias=None)
     assert decision.verdict == "undecided"
-    assert decision.reasons[0] == "the claim champion.0002 of its record did not set the alias: it was refused"
+    assert decision.reasons[0] == "the claim champion.0002 of its promotion record did not set the alias: it was refused"
     assert champion.verify().passed, "by the claim log, the first record is the one"
 
 
@@ -171,12 +173,12 @@ def decision_of(*checks: Check, **scores: float | None) -> Decision:
     [
         (decision_of(m=0.5), decision_of(m=0.5 + 1e-12), []),
         (decision_of(m=None), decision_of(m=None), []),
-        (decision_of(m=0.5), decision_of(), ["the record says that the score of m is 0.5, but the evidence comes to missing"]),
+        (decision_of(m=0.5), decision_of(), ["the promotion record says the score of m is 0.5, but the evidence gives missing"]),
         (decision_of(check_of()), decision_of(check_of(reason="in other words")), []),
-        (decision_of(check_of()), decision_of(check_of(p_value=0.04)), ["the record says that the check m min 1 has the p value missing, but the evidence comes to 0.04"]),
-        (decision_of(check_of()), decision_of(check_of(cases=2)), ["the record says that the check m min 1 has the cases 3, but the evidence comes to 2"]),
-        (decision_of(check_of(slice="s")), decision_of(check_of(slice="s", verdict="failed")), ["the record says that the check m s min 1 passed, but the evidence comes to failed"]),
-        (decision_of(check_of()), decision_of(check_of(demand="min 2")), ["the record does not hold the checks that its policy asks for"]),
+        (decision_of(check_of()), decision_of(check_of(p_value=0.04)), ["the promotion record says the check m min 1 has the p value missing, but the evidence gives 0.04"]),
+        (decision_of(check_of()), decision_of(check_of(cases=2)), ["the promotion record says the check m min 1 has the cases 3, but the evidence gives 2"]),
+        (decision_of(check_of(slice="s")), decision_of(check_of(slice="s", verdict="failed")), ["the promotion record says the check m s min 1 passed, but the evidence gives failed"]),
+        (decision_of(check_of()), decision_of(check_of(demand="min 2")), ["the promotion record lacks checks that its policy asks for"]),
     ],
 )  # fmt: skip
 def test_decisions_are_compared_by_their_numbers(then: Decision, today: Decision, said: list[str]) -> None:

@@ -50,10 +50,10 @@ def test_thresholds_and_how_many_calls_are_made_at_a_time_do_not_matter() -> Non
     [
         (lambda: old(cases(*[0.9] * 5)), "run old used a different eval set: its digest is sha256:"),
         (lambda: old(thresholds={TRAJECTORY: 1}, criterion=TRAJECTORY), f"run old did not evaluate {RESPONSE}"),
-        (lambda: changed(old(), "tags", {"adk_eval.status": "partial"}), "run old: the run holds only part of the evaluation"),
+        (lambda: changed(old(), "tags", {"adk_eval.status": "partial"}), "run old: the run contains only part of the evaluation"),
         (lambda: replace(old(), manifest=None), "run old: the run has no adk_eval/manifest.json, so its artifacts cannot be checked"),
         (lambda: old(config=WORLD), "run old ran under different conditions: its config has another environment_simulation_config"),
-        (lambda: old(config=OTHERWISE), f"run old has different settings of {RESPONSE} for a"),
+        (lambda: old(config=OTHERWISE), f"run old has different settings for {RESPONSE} for a"),
     ],
 )
 def test_other_cases_criteria_and_conditions_cannot_be_compared(change: Callable[[], Evidence], said: str) -> None:
@@ -73,7 +73,7 @@ def test_the_number_of_runs_matters_only_to_measures_of_all_of_them() -> None:
     twice = old({case: [0.9, 0.9] for case in FOUND})
     assert why_not(NEW, twice, DEMANDED) == []
     rates = policy(rules={"case_pass_rate": {"max_drop": 0.1}}, baseline={"alias": "champion"}, no_worse_from=5)
-    assert why_not(NEW, twice, rates) == ["run old has 2 runs of each case, and the candidate 1, so case_pass_rate is not the same measure"]
+    assert why_not(NEW, twice, rates) == ["run old has 2 runs of each case, but the candidate has 1, so case_pass_rate is not comparable"]
 
 
 JUDGED_RULE = policy(rules={JUDGED: {"max_drop": 0.1}}, baseline={"alias": "champion"}, no_worse_from=5)
@@ -99,11 +99,11 @@ def judged(settings: dict[str, Any] | None = None, **params: str | None) -> tupl
 @pytest.mark.parametrize(
     ("settings", "params", "said"),
     [
-        ({}, {f"adk_eval.judge.{JUDGED}": "gemini-3"}, f"run old has a different judge of {JUDGED}: adk_eval.judge.{JUDGED} is 'gemini-3' there and 'gemini-2.5-flash-001' here"),
-        ({}, {f"adk_eval.judge.{JUDGED}": None, "adk_eval.judge_model": "gpt-5"}, f"run old has a different judge of {JUDGED}: adk_eval.judge_model is 'gpt-5' there and 'gemini-2.5-flash' here"),
-        ({}, {f"adk_eval.judge.{JUDGED}": None, "adk_eval.judge_model": None}, f"run old has a different judge of {JUDGED}: adk_eval.judge_model is absent there and 'gemini-2.5-flash' here"),
-        ({}, {f"adk_eval.prompt.{JUDGED}": "2+1 bbb"}, f"run old prompted the judge of {JUDGED} differently: adk_eval.prompt.{JUDGED} is '2+1 bbb' there and '1+1 aaa' here"),
-        ({"judge_model_options": {"num_samples": 3}}, {}, f"run old has different settings of {JUDGED} for a, b, and 4 more of this kind"),
+        ({}, {f"adk_eval.judge.{JUDGED}": "gemini-3"}, f"run old has a different judge for {JUDGED}: adk_eval.judge.{JUDGED} is 'gemini-3' there, but 'gemini-2.5-flash-001' here"),
+        ({}, {f"adk_eval.judge.{JUDGED}": None, "adk_eval.judge_model": "gpt-5"}, f"run old has a different judge for {JUDGED}: adk_eval.judge_model is 'gpt-5' there, but 'gemini-2.5-flash' here"),
+        ({}, {f"adk_eval.judge.{JUDGED}": None, "adk_eval.judge_model": None}, f"run old has a different judge for {JUDGED}: adk_eval.judge_model is absent there, but 'gemini-2.5-flash' here"),
+        ({}, {f"adk_eval.prompt.{JUDGED}": "2+1 bbb"}, f"run old used a different judge prompt for {JUDGED}: adk_eval.prompt.{JUDGED} is '2+1 bbb' there, but '1+1 aaa' here"),
+        ({"judge_model_options": {"num_samples": 3}}, {}, f"run old has different settings for {JUDGED} for a, b, and 4 more of this kind"),
     ],
 )  # fmt: skip
 def test_another_judge_is_another_measure(settings: dict[str, Any], params: dict[str, str | None], said: str) -> None:

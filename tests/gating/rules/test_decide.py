@@ -116,8 +116,8 @@ def test_a_run_that_was_not_evaluated_everywhere_is_undecided() -> None:
     assert decision.verdict == "undecided"
     assert decision.reasons == (
         "lights: the agent did not finish: the model is down",
-        f"{TRAJECTORY}: 1 of 5 cells errored, so they were not evaluated: lights, turn 2: the agent did not finish: the model is down",
-        f"{RESPONSE}: 1 of 5 cells errored, so they were not evaluated: lights, turn 2: the agent did not finish: the model is down",
+        f"{TRAJECTORY}: 1 of 5 scores errored, so they are missing: lights, turn 2: the agent did not finish: the model is down",
+        f"{RESPONSE}: 1 of 5 scores errored, so they are missing: lights, turn 2: the agent did not finish: the model is down",
     )
 
 
@@ -171,7 +171,7 @@ def test_cases_that_expect_no_state_may_be_left_out() -> None:
     decision = decide_on(evidence_of(report))
     assert decision.verdict == report.verdict == "undecided"
     assert decision.reasons == (
-        "final_session_state: 1 of 1 cells errored, so they were not evaluated: lights, turn 2: the final state of the session is not known",
+        "final_session_state: 1 of 1 scores errored, so they are missing: lights, turn 2: the final state of the session is not known",
     )
 
 
@@ -344,7 +344,7 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
     decision = pinned(ended(days=6), eval_set={"id": "home", "digest": DIGEST}, max_age="7d", judge={"models": ["gemini-2.5-flash"]})
     assert decision.passed
     assert decision.reasons[1:4] == (
-        "the eval set is called 'home', as the policy says",
+        "the eval set has the id 'home', as pinned",
         f"the digest of the eval set is {DIGEST[:19]}…, as pinned",
         "the run ended within the last 1w",
     )
@@ -357,13 +357,13 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
         (
             GOOD,
             {"eval_set": {"digest": "sha256:" + "0" * 64}},
-            f"the eval set is not the one that the policy pins: its digest is {DIGEST[:19]}…, the policy says sha256:000000000000…",
+            f"the eval set is not the pinned one: its digest is {DIGEST[:19]}…, but the policy pins sha256:000000000000…",
         ),
         (ended(days=8), {"max_age": "7d"}, "the run ended at 2027-01-23 12:00 UTC, more than 1w before 2027-01-31 12:00 UTC"),
         (
             ended(minutes=-6),
             {"max_age": "7d"},
-            "the run ended at 2027-01-31 12:06 UTC, which is in the future: it is 2027-01-31 12:00 UTC now",
+            "the run ended at 2027-01-31 12:06 UTC, but it is only 2027-01-31 12:00 UTC now",
         ),
         (replace(GOOD, end_time=10**20), {"max_age": "7d"}, "the run's end time 100000000000000000000 is not a valid time"),
     ],
@@ -392,7 +392,7 @@ def test_a_pin_comes_before_what_failed() -> None:
             {"adk_eval.judge_model": "gemini-2.5-flash | gpt-5"},
             "gpt-5 judged, but the policy allows only gemini-2.5-flash",
         ),
-        ({}, "the run has no parameter adk_eval.judge_model, so it is unknown who judged final_response_match_v2"),
+        ({}, "the run has no parameter adk_eval.judge_model, so the judge of final_response_match_v2 is unknown"),
     ],
 )
 def test_only_the_pinned_judges_may_have_judged(params: dict[str, str], said: str | None) -> None:
@@ -417,7 +417,7 @@ def test_a_rewritten_metric_of_repeated_runs_is_a_contradiction(name: str) -> No
     assert decide_on(whole).verdict == "failed"  # and not a word of contradictions
     decision = decide_on(changed(whole, "metrics", {name: logged[name] + 0.1}))
     assert decision.verdict == "undecided"
-    assert decision.reasons[0] == f"the logged metric {name} is {logged[name] + 0.1:g}, but the table comes to {logged[name]:g}"
+    assert decision.reasons[0] == f"the logged metric {name} is {logged[name] + 0.1:g}, but the table gives {logged[name]:g}"
 
 
 def test_the_checks_of_the_default_policy_are_its_thresholds() -> None:
@@ -434,6 +434,6 @@ def test_the_checks_of_the_default_policy_are_its_thresholds() -> None:
 def test_a_run_of_the_cases_that_failed_counts_only_for_a_policy_that_pins_these_cases(pin: Any, refused: bool) -> None:
     part = changed(GOOD, "params", {"adk_eval.failed_of": "r-0"})
     decision = decide_on(part, parse_policy({"rules": {RESPONSE: {"min": 0.5}}, **pin}, "policy"))
-    reason = "the run has only the cases that did not pass in run r-0, so it is no evidence for the whole eval set"
+    reason = "the run covers only the cases that did not pass in run r-0, so it is not evidence for the whole eval set"
     assert (reason in decision.reasons) is refused
     assert decision.verdict == ("undecided" if refused else "passed")

@@ -84,17 +84,17 @@ def test_the_case_pass_rate_and_pass_hat_are_those_that_mlflow_shows() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("pass^3", "it needs at least 3 runs of each case (num_runs 3), and there are 2"),
-        ("hallucinations_v1", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; besides, there are case_pass_rate, "
+        ("pass^3", "it needs at least 3 runs of each case (num_runs 3), but there are 2"),
+        ("hallucinations_v1", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; other measures are case_pass_rate, "
          "flaky_rate, judge_flip_rate, cost, judge_tokens, judge_calls")),
         ("response_match", "the run has no measure 'response_match'. Did you mean 'response_match_score'?"),
         ("case_passrate", "the run has no measure 'case_passrate'. Did you mean 'case_pass_rate'?"),
         ("response_match_score/passrate", "the run has no measure 'response_match_score/passrate'. Did you mean 'response_match_score/pass_rate'?"),
-        ("hallucinations_v1/pass_rate", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; besides, there are "
+        ("hallucinations_v1/pass_rate", ("the run has no criterion hallucinations_v1. It has response_match_score, token_usage_v1; other measures are "
          "case_pass_rate, flaky_rate, judge_flip_rate, cost, judge_tokens, judge_calls")),
         (f"{TOKENS}/pass_rate", "token_usage_v1 has no threshold in the run's config, so its scores neither pass nor fail"),
-        ("judge_flip_rate", "no judge voted twice on the same"),
-        (f"{RESPONSE}/flip_rate", "no judge voted twice on the same for response_match_score"),
+        ("judge_flip_rate", "no judge voted twice on the same turn"),
+        (f"{RESPONSE}/flip_rate", "no judge voted twice on the same turn for response_match_score"),
         ("cost", "nothing in the run has a price: no judge voted, and the policy has no price for the agent"),
     ],
 )  # fmt: skip
@@ -104,7 +104,7 @@ def test_what_cannot_be_measured_says_why(name: str, said: str) -> None:
 
 def test_one_run_of_each_case_says_nothing_of_flakiness() -> None:
     report = report_with({RESPONSE: {"a": [0.9]}})
-    assert absent("flaky_rate", report) == "it needs at least 2 runs of each case (num_runs 2), and there is 1"
+    assert absent("flaky_rate", report) == "it needs at least 2 runs of each case (num_runs 2), but there is 1"
 
 
 def test_a_case_without_a_score_in_one_run_is_missing_and_in_no_number() -> None:
@@ -145,7 +145,7 @@ def test_the_flip_rate_is_the_share_of_votes_against_the_verdict_over_the_cases_
 
 def test_one_vote_alone_says_nothing_of_how_often_votes_flip() -> None:
     alone = report_with({JUDGED: {"a": [1]}}, thresholds={JUDGED: 0.5}, votes=[vote("a", 0, "valid")])
-    assert measure("judge_flip_rate", alone) == "no judge voted twice on the same"
+    assert measure("judge_flip_rate", alone) == "no judge voted twice on the same turn"
 
 
 def test_labels_of_a_sentence_that_are_worth_the_same_do_not_contradict_each_other() -> None:
@@ -183,8 +183,8 @@ def test_the_cost_of_a_case_run_is_that_of_its_judges_and_where_it_has_a_price_o
     ("prices", "changes", "said"),
     [
         ({"gpt-5": Price(tokens=1)}, {}, "a: the policy has no price for the judge gemini-2.5-flash-001"),
-        (FLASH, {"input_tokens": None, "output_tokens": None}, "a: the judge gemini-2.5-flash-001 does not report its tokens"),
-        ({**FLASH, "agent": Price(tokens=1)}, {}, "a: the run has no token_usage_v1, so the cost of the agent is unknown"),
+        (FLASH, {"input_tokens": None, "output_tokens": None}, "a: the judge gemini-2.5-flash-001 does not report token counts"),
+        ({**FLASH, "agent": Price(tokens=1)}, {}, "a: the run has no token_usage_v1, so the agent's cost is unknown"),
     ],
 )
 def test_a_cost_that_is_not_known_is_no_number(prices: dict[str, Price], changes: dict[str, Any], said: str) -> None:
@@ -194,7 +194,7 @@ def test_a_cost_that_is_not_known_is_no_number(prices: dict[str, Price], changes
 
 def test_the_cost_of_an_agent_whose_tokens_are_not_known_is_no_number() -> None:
     report = report_with({RESPONSE: {"a": [1]}, TOKENS: {"a": [None]}})
-    assert measured("cost", report, {"agent": Price(tokens=1)}).missing == ("a: the cost of the agent is unknown: the judge is down",)
+    assert measured("cost", report, {"agent": Price(tokens=1)}).missing == ("a: the agent's cost is unknown: the judge is down",)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ REFUSALS: dict[str, Situation] = {
     "thresholds of the run": ({"thresholds": True, "rules": {RESPONSE: {"min": 0.1}}}, scores(*rest(0.2)), None, "failed", "threshold"),
     # single cases
     "a case that must pass": ({"must_pass": ["a"]}, scores(*rest(0.1)), None, "failed", "must_pass a"),
-    "a case that must pass and is not there": ({"must_pass": ["lamp"]}, None, None, "undecided", "must_pass lamp: there is no such case"),
+    "a case that must pass and is not there": ({"must_pass": ["lamp"]}, None, None, "undecided", "must_pass lamp: eval set"),
     "an expired waiver": (
         {"must_pass": ["a"], "waivers": [waiver(expires=str(TODAY - timedelta(days=1)))]}, scores(*rest(0.1)), None, "failed", "must_pass a",
     ),
@@ -153,10 +153,10 @@ REFUSALS: dict[str, Situation] = {
     ),
     # slices
     "a slice too low": (part(), scores(*rest(0.1, 0.2)), None, "failed", "lamps"),
-    "a slice too small": (part(min_cases=3), None, None, "undecided", "it has 2 cases, but needs at least 3"),
+    "a slice too small": (part(min_cases=3), None, None, "undecided", "it has 2 cases but needs at least 3"),
     "a slice of no case": (part(ids=["lamp_*"]), None, None, "undecided", "it has no cases"),
     "a slice of no tag": (part(ids=[], tags=["lamps"]), None, None, "undecided", "it has no cases"),
-    "a slice that is waived": ({**part(), "waivers": [waiver(), waiver("b")]}, None, None, "undecided", "all of its cases are waived"),
+    "a slice that is waived": ({**part(), "waivers": [waiver(), waiver("b")]}, None, None, "undecided", "all its cases are waived"),
     # against the champion
     "worse than the champion": (COMPARED, scores(*[0.7] * COUNT), None, "failed", RESPONSE),
     "worse in a slice": (
@@ -241,7 +241,7 @@ def test_a_champion_judged_by_another_judge_is_no_measure(lab: Lab, model: str) 
     assert same.passed
     decision = refused(lab, contest, policy, judged_run(contest.model_id, "gemini-3-pro"))
     assert decision.verdict == "undecided"
-    assert any(f"has a different judge of {JUDGED}" in reason for reason in decision.reasons), decision.reasons
+    assert any(f"has a different judge for {JUDGED}" in reason for reason in decision.reasons), decision.reasons
 
 
 def test_what_the_policies_wanted_is_enough_for_a_promotion(lab: Lab, model: str) -> None:

@@ -84,7 +84,10 @@ def test_an_interval_with_the_limit_in_it_is_undecided_and_says_how_many_cases_w
     assert check.verdict == "undecided"
     assert check.needed is not None
     assert check.needed > 40
-    assert f": the minimum 0.77 lies within it, so these cases cannot tell; about {check.needed:,} cases would decide it" in check.reason
+    assert (
+        f": the minimum 0.77 lies within it, so there are too few cases to decide; about {check.needed:,} cases would decide it"
+        in check.reason
+    )
 
 
 def test_with_so_many_cases_of_the_same_kind_it_is_decided() -> None:
@@ -99,9 +102,9 @@ def test_with_so_many_cases_of_the_same_kind_it_is_decided() -> None:
 @pytest.mark.parametrize(
     ("found", "bound", "said"),
     [
-        (cases(0.9), 0.5, "over 1 case has no interval to hold against the minimum 0.5, since there is only one"),
-        (cases(0.9, 0.9, 0.9), 0.5, "since all came to the same, which does not say how far others would differ"),
-        (cases(1, 1, 1), 1.0, "these cases cannot tell; with this mean, no number of cases would decide it"),
+        (cases(0.9), 0.5, "over 1 case has no interval to compare with the minimum 0.5: there is only one"),
+        (cases(0.9, 0.9, 0.9), 0.5, "since all cases have the same value, so nothing shows how others would vary"),
+        (cases(1, 1, 1), 1.0, "there are too few cases to decide; with this mean, no number of cases would decide it"),
     ],
 )
 def test_what_no_interval_can_decide_is_undecided(found: Scores, bound: float, said: str) -> None:
@@ -138,7 +141,7 @@ def test_a_measure_with_missing_values_decides_nothing() -> None:
     decision = decide_on(found, rule(min=0.1))
     assert decision.verdict == "undecided"
     assert decision.checks[0].reason == "response_match_score: 1 of 3 cases without a value: b: invocation 1 of 1: the judge is down"
-    assert decision.reasons[0].startswith("response_match_score: 1 of 3 cells errored, so they were not evaluated")
+    assert decision.reasons[0].startswith("response_match_score: 1 of 3 scores errored, so they are missing")
 
 
 def test_the_confidence_of_a_rule_comes_before_that_of_the_policy() -> None:
@@ -167,11 +170,11 @@ def corrected(counts: tuple[int, int, int, int], *, minimum: float, params: dict
 def test_a_rule_on_the_corrected_rate_takes_the_judges_error_into_account() -> None:
     check = corrected((200, 10, 90, 5), minimum=0.6)
     assert check.verdict == "passed"
-    assert "pass rate of its turns corrected for the judge's error" in check.reason
+    assert "pass rate of its turns, corrected for the judge's error," in check.reason
     assert check.value != pytest.approx(0.9)
     assert corrected((200, 10, 90, 5), minimum=0.85).verdict == "undecided"
     assert corrected((200, 10, 90, 5), minimum=0.85).reason.endswith(
-        "so these cases cannot tell; more labels or more cases would narrow it"
+        "so there are too few cases to decide; more labels or more cases would narrow it"
     )
 
 
@@ -179,7 +182,7 @@ def test_without_a_calibration_of_this_judge_there_is_no_corrected_rate() -> Non
     check = corrected((200, 10, 90, 5), minimum=0.6, params={"adk_eval.judge_model": "gpt-5"})
     assert check.verdict == "undecided"
     assert (
-        "no corrected pass rate: the calibration is of another judge of final_response_match_v2: adk_eval.judge_model was 'gpt-5'"
+        "no corrected pass rate: the calibration is of a different judge for final_response_match_v2: adk_eval.judge_model was 'gpt-5'"
         in check.reason
     )
     assert "no corrected pass rate" in corrected((5, 5, 5, 5), minimum=0.1).reason
@@ -190,10 +193,10 @@ def test_labels_that_agree_where_the_judge_itself_is_unsure_look_copied() -> Non
         calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, counts)
         calibration["criteria"][JUDGED]["split"] = split
         demanded = policy(rules={JUDGED: {"min": 0.1, "use": "corrected_ci_low"}}, calibration=calibration)
-        (line,) = (note for note in decide_on(judged(), demanded).notes if "was measured on" in note)
+        (line,) = (note for note in decide_on(judged(), demanded).notes if "was calibrated on" in note)
         return line
 
-    assert told((20, 0, 10, 0), 6).endswith("with the 6 on which its own votes differ, as copied labels would")
+    assert told((20, 0, 10, 0), 6).endswith("even the 6 with split votes: were the labels copied from the judge?")
     assert "copied" not in told((20, 0, 10, 0), 4)
     assert "copied" not in told((20, 1, 10, 0), 6)
 
@@ -202,9 +205,9 @@ def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
     decision = decide_on(judged(), policy(rules={JUDGED: {"min": 0.1}}, calibration=calibration, judge={"calibrated": True}))
     assert decision.verdict == "undecided"
-    assert "the runs that the calibration names were not looked up" in decision.reasons[0]
+    assert "the calibration's runs were not looked up" in decision.reasons[0]
     by_rule = only_check(run_with(FORTY), policy(rules={RESPONSE: {"min": 0.5, "judge": {"calibrated": True}}}))
-    assert (by_rule.verdict, by_rule.reason) == ("undecided", "response_match_score: no judge decides it, so there is none to know")
+    assert (by_rule.verdict, by_rule.reason) == ("undecided", "response_match_score: no judge decides it, so there is nothing to calibrate")
 
 
 def test_a_pass_says_nothing_of_judges_where_none_took_part() -> None:
@@ -259,7 +262,7 @@ def test_an_identical_candidate_passes_even_where_no_drop_is_allowed() -> None:
     assert check.verdict == "passed"
     assert (
         check.reason
-        == f"response_match_score: mean 0.7875 against 0.7875 for {CHAMPION}, over the same 40 cases: no change, and no case did worse"
+        == f"response_match_score: mean 0.7875,, against 0.7875 for {CHAMPION}, over the same 40 cases: no change, and no case did worse"
     )
     assert (check.baseline, check.difference, check.p_value) == (check.value, 0, 1)
 
@@ -268,9 +271,9 @@ def test_a_drop_that_is_large_and_more_than_luck_fails_with_the_worst_cases() ->
     check = beside(LEVEL, cases(0.2, *[0.6] * 39), max_drop=0.02)
     assert check.verdict == "failed"
     assert check.reason.startswith(
-        f"response_match_score: mean 0.59 against 0.7 for {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and more than chance explains (p = "
+        f"response_match_score: mean 0.59,, against 0.7 for {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and unlikely to be chance (p = "
     )
-    assert check.reason.endswith("; 40 cases did worse, most of all a 0.7 → 0.2, a1 0.7 → 0.6, b 0.7 → 0.6")
+    assert check.reason.endswith("; 40 cases did worse, most of them a 0.7 → 0.2, a1 0.7 → 0.6, b 0.7 → 0.6")
     assert check.difference == pytest.approx(-0.11)
 
 
@@ -280,7 +283,7 @@ def test_a_drop_that_luck_explains_is_undecided_and_says_what_would_decide_it() 
     assert "worse by 0.02, more than the allowed 0.01, but chance could explain it (p = " in check.reason
     assert check.needed is not None
     assert check.needed > 40
-    assert f"; about {check.needed:,} cases would decide it with a chance of 80%; 40 cases can show a drop of " in check.reason
+    assert f"; about {check.needed:,} cases would decide it with 80%; 40 cases can show a drop of  power" in check.reason
 
 
 def test_a_small_drop_passes_only_if_a_larger_one_is_excluded() -> None:
@@ -289,7 +292,7 @@ def test_a_small_drop_passes_only_if_a_larger_one_is_excluded() -> None:
     assert "worse by 0.01, with 95% confidence worse by at most 0.0" in sure.reason
     unsure = beside(LEVEL, noisy(-0.01, spread=0.3), max_drop=0.02)
     assert unsure.verdict == "undecided"
-    assert "worse by 0.01, but worse by 0." in unsure.reason
+    assert "worse by 0.01, but a drop of 0." in unsure.reason
     assert " is not excluded at 95% confidence, and 0.02 is allowed; about " in unsure.reason
 
 
@@ -304,7 +307,7 @@ def test_too_few_cases_to_show_any_drop_say_how_many_it_takes() -> None:
     check = beside(cases(1, 1, 1, 1), cases(0, 0, 0, 0), max_drop=0.1)
     assert (check.verdict, check.needed, check.p_value) == ("undecided", 5, None)
     assert (
-        ": 4 cases cannot show a drop at 95% confidence: at least 5 are needed; 4 cases did worse, most of all a 1 → 0, b 1 → 0, c 1 → 0"
+        ": 4 cases are too few to show a drop at 95% confidence: at least 5 are needed; 4 cases did worse, most of them a 1 → 0, b 1 → 0, c 1 → 0"
         in check.reason
     )
     assert beside(cases(1, 1, 1, 1, 1), cases(0, 0, 0, 0, 0), max_drop=0.1).verdict == "failed"
@@ -314,7 +317,7 @@ def test_use_mean_takes_the_drop_as_it_is() -> None:
     assert beside(cases(1, 1), cases(1, 0), max_drop=0.5, use="mean").verdict == "passed"
     failed = beside(cases(1, 1), cases(1, 0), max_drop=0.4, use="mean")
     assert (failed.verdict, failed.demand, failed.p_value) == ("failed", "max_drop 0.4 (mean)", None)
-    assert failed.reason.endswith(": worse by 0.5, more than the allowed 0.4; 1 case did worse, most of all b 1 → 0")
+    assert failed.reason.endswith(": worse by 0.5, more than the allowed 0.4; 1 case did worse, most of them b 1 → 0")
 
 
 def test_where_lower_is_better_a_drop_is_a_rise() -> None:
@@ -429,19 +432,19 @@ def test_without_a_champion_the_absolute_rules_alone_decide_or_nothing_is_promot
     first = decide_on(GOOD, COMPARED, baseline=nobody)
     assert first.passed
     assert [check.demand for check in first.checks] == ["min 0.1"]
-    assert first.notes == ("there is no baseline yet (the champion of 'home'), so nothing was compared: the absolute rules alone decide",)
+    assert first.notes == ("there is no baseline yet (the champion of 'home'), so nothing was compared: only the absolute rules decide",)
     strict = policy(rules={RESPONSE: {"min": 0.1, "max_drop": 0.01}}, baseline={"alias": "champion", "if_missing": "refuse"})
     refused = decide_on(GOOD, strict, baseline=nobody)
     assert refused.verdict == "undecided"
     assert refused.reasons == (
-        "not compared with the champion of 'home': there is none yet, and the policy refuses without one (if_missing)",
+        "not compared with the champion of 'home': there is none yet, and the policy requires one (if_missing: refuse)",
     )
 
 
 def test_a_policy_that_only_compares_passes_nobody_while_there_is_nothing_to_compare_with() -> None:
     refused = decide_on(GOOD, rule(max_drop=0.01), baseline=Baseline(name="the champion of 'home'"))
     assert refused.verdict == "undecided"
-    assert "there is nothing to compare with, and the policy has no other rules, so nothing can be decided" in refused.reasons[0]
+    assert "there is nothing to compare with, and the policy has no other rules" in refused.reasons[0]
 
 
 def test_a_baseline_that_has_problems_or_was_not_looked_for_decides_nothing() -> None:
@@ -451,16 +454,18 @@ def test_a_baseline_that_has_problems_or_was_not_looked_for_decides_nothing() ->
     assert spoilt.verdict == "undecided"
     assert spoilt.reasons == (f"not compared with {CHAMPION}: its run is gone", f"not compared with {CHAMPION}: and so is it")
     assert [check.verdict for check in spoilt.checks] == ["passed", "undecided"]
-    assert decide_on(GOOD, COMPARED).reasons == ("not compared with the baseline: the policy compares with a baseline, but none was given",)
+    assert decide_on(GOOD, COMPARED).reasons == ("not compared with the baseline: the policy requires a baseline, but none was given",)
 
 
 def test_a_run_compared_with_itself_shows_nothing() -> None:
     by_run = decide_on(GOOD, COMPARED, baseline=Baseline(name="run r-1", run=examine(GOOD)))
     assert by_run.verdict == "undecided"
-    assert by_run.reasons == ("not compared with run r-1: it is the candidate run itself, so a comparison would show nothing",)
+    assert by_run.reasons == ("not compared with run r-1: it is the candidate run itself, so comparing shows nothing",)
     as_champion = decide_on(GOOD, COMPARED, baseline=champion(GOOD))
     assert as_champion.passed
-    assert as_champion.notes == (f"the run belongs to {CHAMPION}, itself, so nothing was compared: the absolute rules alone decide",)
+    assert as_champion.notes == (
+        f"the run belongs to {CHAMPION}, the baseline itself, so nothing was compared: only the absolute rules decide",
+    )
     assert (as_champion.baseline_run_id, as_champion.baseline_sha256) == ("r-1", GOOD.sha256)
     assert decide_on(GOOD, rule(max_drop=0.1), baseline=champion(GOOD)).verdict == "undecided"
 
@@ -468,7 +473,7 @@ def test_a_run_compared_with_itself_shows_nothing() -> None:
 def test_another_run_of_the_champion_is_compared_and_it_is_said() -> None:
     decision = decide_on(GOOD, COMPARED, baseline=champion(run_with(FORTY, run_id="old")))
     assert decision.passed
-    assert decision.notes == (f"{CHAMPION}, is the same agent version: it was compared with its other run old",)
+    assert decision.notes == (f"{CHAMPION}, is the same agent version, so its other run old was compared",)
     assert decision.baseline_run_id == "old"
 
 
@@ -505,7 +510,7 @@ def sliced(**part: Any) -> Decision:
             "undecided",
             "response_match_score (slice part): it has no cases: no case has the tag 'monye'. Did you mean 'money'?",
         ),
-        ({"ids": ["a"], "min_cases": 2}, "undecided", "response_match_score (slice part): it has 1 case, but needs at least 2"),
+        ({"ids": ["a"], "min_cases": 2}, "undecided", "response_match_score (slice part): it has 1 case but needs at least 2"),
     ],
 )
 def test_slices_hold_the_cases_of_their_patterns_and_tags(part: dict[str, Any], verdict: str, said: str) -> None:
@@ -517,7 +522,7 @@ def test_slices_hold_the_cases_of_their_patterns_and_tags(part: dict[str, Any], 
 def test_a_criterion_that_no_case_of_a_slice_has_is_undecided() -> None:
     report = report_with({RESPONSE: {"a": [1]}, TRAJECTORY: {"b": [1]}}, config={"case_criteria": {"b": {TRAJECTORY: 1.0}}})
     demanded = policy(slices={"part": {"ids": ["b"], "rules": {RESPONSE: {"min": 0.5}}}})
-    assert only_check(evidence_of(report), demanded).reason == "response_match_score (slice part): it applies to none of these cases"
+    assert only_check(evidence_of(report), demanded).reason == "response_match_score (slice part): it applies to no case here"
 
 
 def test_a_pattern_without_cases_is_noted_where_another_has_some() -> None:
@@ -540,7 +545,7 @@ def test_what_is_waived_is_in_no_number_and_is_told() -> None:
     assert decision.passed
     assert decision.waived == ("case 'c': waived by Ada until 2027-01-31: ticket 7", "case 'd': waived by Ada until 2027-01-31: ticket 7")
     assert decision.reasons == (
-        "2 case runs of eval set 'home' evaluated on 1 criterion, except for what 2 waivers exclude".replace("case runs", "cases"),
+        "2 case runs of eval set 'home' evaluated on 1 criterion, except for 2 waivers".replace("case runs", "cases"),
         "response_match_score: mean 0.85 over 2 cases, at least 0.5",
     )
     assert decision.scores == {RESPONSE: pytest.approx(0.85)}
@@ -550,7 +555,7 @@ def test_a_waiver_ends_and_one_that_covers_nothing_is_noted() -> None:
     later = decide_on(SPOILT, waived({"case": "c"}, {"case": "d"}), now=datetime(2027, 2, 1, tzinfo=UTC))
     assert later.verdict == "undecided"
     assert not later.waived
-    assert later.notes[0] == "a waiver has expired and does not count: case 'c': waived by Ada until 2027-01-31: ticket 7"
+    assert later.notes[0] == "an expired waiver is ignored: case 'c': waived by Ada until 2027-01-31: ticket 7"
     idle = decide_on(GOOD, waived({"case": "A"}, {"case": "a", "criterion": "response_match"}), now=TODAY)
     assert idle.notes == (
         "a waiver covers nothing: there is no case 'A' in the eval set. Did you mean 'a'?",
@@ -589,11 +594,11 @@ def test_both_sides_of_a_comparison_lack_what_is_waived() -> None:
     ("demands", "said"),
     [
         ({}, "response_match_score: all cases are waived"),
-        ({"rules": {}, "must_pass": ["a"]}, "no demand of the policy applies to any case"),
+        ({"rules": {}, "must_pass": ["a"]}, "nothing in the policy applies to any case"),
         ({"rules": {}, "thresholds": True}, "every case is waived"),
         (
             {"rules": {}, "slices": {"s": {"ids": ["a"], "rules": {RESPONSE: {"min": 0.1}}}}},
-            "response_match_score (slice s): all of its cases are waived",
+            "response_match_score (slice s): all its cases are waived",
         ),
     ],
 )
@@ -615,9 +620,9 @@ def test_a_waiver_covers_no_doubt_about_the_evidence() -> None:
 @pytest.mark.parametrize(
     ("must_pass", "verdict", "said"),
     [
-        ("good", "passed", "must_pass good: passed in all of its 2 runs"),
+        ("good", "passed", "must_pass good: passed in all 2 runs"),
         ("flaky", "failed", "must_pass flaky: flaky (run 2) failed: response_match_score is 0.1, below its threshold 0.5"),
-        ("flakey", "undecided", "must_pass flakey: there is no such case in eval set 'home'. Did you mean 'flaky'?"),
+        ("flakey", "undecided", "must_pass flakey: eval set 'home' has no such case. Did you mean 'flaky'?"),
     ],
 )
 def test_cases_that_must_pass_do_so_in_each_run(must_pass: str, verdict: str, said: str) -> None:
@@ -644,7 +649,7 @@ def test_too_few_cases_decide_nothing_unless_something_failed() -> None:
     few = policy(rules={RESPONSE: {"min": 0.5}}, min_cases=41)
     decision = decide_on(GOOD, few)
     assert decision.verdict == "undecided"
-    assert decision.reasons == ("only 40 cases not waived, and the policy requires at least 41",)
+    assert decision.reasons == ("only 40 cases not waived; the policy requires at least 41",)
     assert decide_on(run_with(cases(0.1)), few).verdict == "failed"
     assert decide_on(GOOD, policy(rules={RESPONSE: {"min": 0.5}}, min_cases=40)).passed
 

@@ -67,11 +67,11 @@ def test_a_bad_request_is_64_with_its_place(body: str, words: str, tmp_path: Pat
     ("options", "words"),
     [
         (["--judge", "tests.integrations.rapid_server.server_kit:jugde"], "--judge=tests.integrations.rapid_server.server_kit:jugde"),
-        (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "--backend vertex judges by itself"),
+        (["--judge", "gemini-2.5-pro", "--backend", "vertex"], "--backend vertex has its own judge"),
         (["--num-samples", "0"], "--num-samples"),
         (["--backend", "vertx"], "--backend"),
-        (["--host", "0.0.0.0"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
-        (["--host", "::"], "wanted a --token, or MLFLOW_ADK_EVAL_RAPID_TOKEN"),
+        (["--host", "0.0.0.0"], "set --token or MLFLOW_ADK_EVAL_RAPID_TOKEN"),  # noqa: S104 - refused
+        (["--host", "::"], "set --token or MLFLOW_ADK_EVAL_RAPID_TOKEN"),
         (["--host", "no.such.host.invalid"], "cannot listen at --host no.such.host.invalid"),
         (["--host", "192.0.2.1", "--token", "secret"], "cannot listen at --host 192.0.2.1"),
         (["--port", "70000"], "--port"),

@@ -51,7 +51,7 @@ def test_a_stop_waits_for_requests_that_are_under_way(number: int) -> None:
         asking.start()
         asking.join(0.5)
         assert not answered
-        assert server.stop(number) == (0, "Judged by slow_judge: 5 calls, 0 tokens; 0.0% of 5 votes went against their verdict\n")
+        assert server.stop(number) == (0, "Judged by slow_judge: 5 calls, 0 tokens; 0.0% of 5 votes disagree with the verdict\n")
         asking.join()
         assert answered[0].json()["fluency_result"]["score"] == 5
         with pytest.raises(httpx.ConnectError):
@@ -82,7 +82,7 @@ def test_who_goes_away_disturbs_nobody() -> None:
         assert post(server, EXACT).status_code == 200
         code, said = server.stop()
         assert code == 0
-        assert said.startswith("Judged by slow_judge: 2 calls, 0 tokens; one vote decided each of 2 verdicts")
+        assert said.startswith("Judged by slow_judge: 2 calls, 0 tokens; each of 2 verdicts rests on one vote")
 
 
 def test_requests_are_judged_at_the_same_time_and_computed_ones_do_not_wait() -> None:
