@@ -33,6 +33,8 @@ _VARYING = re.compile(
     r"|(?P<span>\b\d+(?:\.\d+)?(?= ?(?:ms|s|seconds|min|MB|KB|kB|bytes)\b))"
     r"|(?P<port>(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+)"
 )
+_PROGRESS = re.compile(r"[a-z ]+: [\d,]+ of [\d,]+ .* a second")
+"""What a slow machine prints every few seconds, and a terminal shows as a bar that is gone in the end."""
 _FILE = re.compile(r"(?:#|//) (?P<name>[\w./-]+\.\w+)\n")
 _HEREDOC = re.compile(r"<<-?\s*'?(\w+)'?")
 _FENCE = re.compile(r"^(?P<fence>```+)(?P<language>[\w-]*)\n(?P<text>.*?)^(?P=fence)\n?", re.MULTILINE | re.DOTALL)
@@ -148,7 +150,8 @@ class Session:
             check=False,
         )
         self.status = done.returncode
-        return "\n".join(line.rstrip() for line in done.stdout.replace(f"{self.folder}/", "").splitlines()) + "\n" if done.stdout else ""
+        lines = [line.rstrip() for line in done.stdout.replace(f"{self.folder}/", "").splitlines() if not _PROGRESS.match(line)]
+        return "\n".join(lines) + "\n" if lines else ""
 
     def follow(self, text: str, *, write: bool = False) -> str:
         """Type the commands of a console block; return the block with what came.
