@@ -351,7 +351,9 @@ def test_what_is_wrong_is_one_error(uri: str, tmp_path: Path) -> None:
     found = rows(4)
     path = parquet(tmp_path / "rows.parquet", found)
     judged = job(tmp_path, path, uri, config={"criteria": {"final_response_match_v2": 0.5}})
-    assert judged["said"].startswith("judges decide final_response_match_v2: Spark's hosts would pay for answers twice without a ledger")
+    assert judged["said"].startswith(
+        "judges decide final_response_match_v2: without a shared ledger, Spark's hosts would pay for answers twice"
+    )
     assert job(tmp_path, path, uri, drop=["recorded"])["said"].startswith(
         "the DataFrame has no column recorded; wanted eval_id, case, recorded"
     )

@@ -317,7 +317,7 @@ def test_the_command_shows_a_table_and_writes_the_file(run: Report, store: str, 
     assert load_calibration(file).rates(MATCH) == calibrated(run, store).rates(MATCH)
     again = invoke(run.run_id, "--labels", table, "-o", file, "--tracking-uri", store)
     assert isinstance(again.exception, UsageError)
-    assert "exists already; --force overwrites it" in str(again.exception)
+    assert "already exists; --force overwrites it" in str(again.exception)
     assert invoke(run.run_id, "--labels", table, "-o", file, "--force", "--tracking-uri", store).exit_code == 0
 
 

@@ -85,7 +85,7 @@ def test_a_file_is_only_overwritten_on_demand(store: str, tmp_path: Path) -> Non
         ({"report": None, "manifest": False}, 64, "has no report: it contains no finished evaluation"),
         ({"report": None}, 64, "has lost its report: the manifest lists report.html, but the artifact is gone"),
         ({"named": "another"}, 3, "report.html was changed after the run, so its report cannot be trusted"),
-        ({"named": None}, 3, "report.html was added after the run: adk_eval/manifest.json does not list it"),
+        ({"named": None}, 3, "report.html was added after the run: manifest.json does not list it"),
         ({"vouched": sha256("another")}, 3, "manifest.json was changed after the run"),
         ({"vouched": ""}, 3, "the parameter adk_eval.manifest_sha256 is missing"),
         ({"manifest": False}, 3, "manifest.json is missing"),

@@ -272,7 +272,7 @@ def forged(good: Entrant, **changes: str) -> str:
 def test_the_record_of_another_version_does_not_verify(good: Entrant) -> None:
     other = f"version 1 of {good.name + '_other'!r}"
     reason = forged(good, **{good.name: f"{good.name}_other"})
-    assert reason == f"version 1 of {good.name!r}: its promotion record is about {other} and the alias champion"
+    assert reason == f"version 1 of {good.name!r}: its promotion record is for {other} and the alias champion"
 
 
 def test_the_record_of_another_claim_does_not_verify(good: Entrant) -> None:

@@ -248,7 +248,7 @@ def test_the_model_that_mlflow_evaluates_is_the_agent_version() -> None:
     assert [found.model_id for found in run_of(result).inputs.model_inputs] == [model.model_id]
     assert verdict(result).verdict == "passed"
     other = mlflow.initialize_logged_model(name="lights").model_id
-    with pytest.raises(UsageError, match=f"is the model {other}, and MLflow evaluates {model.model_id}"):
+    with pytest.raises(UsageError, match=f"is the model {other}, but MLflow evaluates {model.model_id}"):
         mlflow.models.evaluate(
             data=data, model_type="adk", evaluators="adk", evaluator_config=told | {"agent_version": other}, model_id=model.model_id
         )

@@ -353,7 +353,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
     case = Case(Provider(fault=lambda number, now: error), options)
     made = case.make(count)
     assert {(one.answer, one.final, one.error) for one in made} == {(None, True, case.calls.outage)}
-    assert case.calls.outage.startswith("the judge was rolled back: nothing but failures came back for 30 s (")
+    assert case.calls.outage.startswith("the judge was given up: nothing but failures came back for 30 s (")
     assert case.calls.outage.endswith(f"the last one: {error}")
     assert 30 <= case.took <= 36
     assert len(case.provider.sent) < 100 + 5 * count
@@ -550,7 +550,7 @@ def test_a_judge_that_never_answered_has_time_for_three_requests_one_after_the_o
     assert 3 * 120 <= case.took <= 3 * 120 + 20
     assert len(case.provider.sent) == requests
     assert case.calls.outage == (
-        f"the judge was rolled back: nothing but failures came back for 360 s ({requests} requests), the last one: no answer within 120 s"
+        f"the judge was given up: nothing but failures came back for 360 s ({requests} requests), the last one: no answer within 120 s"
     )
 
 

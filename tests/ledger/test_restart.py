@@ -142,7 +142,7 @@ def test_a_run_is_held_by_one_at_a_time(tmp_path: Path) -> None:
     with CallCache(tmp_path / "l.sqlite") as one, CallCache(tmp_path / "l.sqlite") as other:
         one.hold("run")
         with pytest.raises(
-            RunError, match=r"has been running this evaluation in process \d+ since 20.* UTC; wait until that ends, or 15 s"
+            RunError, match=r"has been running this evaluation in process \d+ since 20.* UTC; wait until it ends, or 15 s"
         ) as caught:
             other.hold("run")
         assert caught.value.exit_code == 3

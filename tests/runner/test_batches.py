@@ -193,7 +193,7 @@ def test_what_is_wrong_with_rows_is_said_also_across_processes() -> None:
 def test_judges_do_not_decide_in_batches() -> None:
     scoring = Scoring(load_config({"criteria": {"final_response_match_v2": 0.5}}), ("final_response_match_v2",))
     with pytest.raises(
-        adk_eval.UsageError, match="judges decide final_response_match_v2: batches would pay for answers twice without a ledger"
+        adk_eval.UsageError, match="judges decide final_response_match_v2: without a shared ledger, batches would pay for answers twice"
     ):
         score_batch([], scoring)
 

@@ -126,7 +126,7 @@ def test_the_page_is_saved_and_not_overwritten(runs: tuple[str, Report, Report],
     assert file.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     refused = invoke(good.run_id, bad.run_id, "-o", file, "--tracking-uri", store)
     assert refused.exit_code == 64
-    assert "exists already; --force overwrites it" in refused.stderr
+    assert "already exists; --force overwrites it" in refused.stderr
     assert "cannot be written" in invoke(good.run_id, bad.run_id, "-o", tmp_path, "--force", "--tracking-uri", store).stderr
     assert invoke(good.run_id, bad.run_id, "-o", file, "--force", "--confidence", 0.9, "--tracking-uri", store).exit_code == 0
     assert "interval, each end 90%" in file.read_text(encoding="utf-8")

@@ -35,7 +35,7 @@ def test_an_alias_that_is_not_where_its_claim_log_has_it_is_compared_with_nobody
     before = lab.alias(model)
     decision = regressed.promote(policy=POLICY, raise_on_failure=False)
     assert decision.verdict == "undecided"
-    assert f"but at version {good.version} by its claim log: it was moved by hand" in "\n".join(decision.reasons)
+    assert f"but its claim log says version {good.version}: it was moved by hand" in "\n".join(decision.reasons)
     assert lab.alias(model) == before
 
 

@@ -149,7 +149,7 @@ def test_evidence_that_was_edited_after_it_was_labelled(lab: Lab, calibration: J
     lab.client.log_text(fresh.run_id, "{}", "adk_eval/config.json")
     decision = decided(lab, run, labelled)
     assert decision.verdict == "undecided"
-    assert "cannot be believed" in decision.reasons[0]
+    assert "cannot be trusted" in decision.reasons[0]
     assert calibration["runs"][0]["run_id"] != fresh.run_id
 
 

@@ -40,7 +40,10 @@ def test_who_promotes_does_not_choose_what_the_policy_of_who_deploys_compares_wi
     assert regressed.verify().passed
     refused = regressed.verify(policy=OURS)
     assert refused.verdict == "undecided"
-    assert f"version 2 of {model!r} was promoted, compared with another baseline ({kind} " in refused.reasons[1]
+    assert (
+        f"version 2 of {model!r} was promoted with the policy 'theirs', but that compared with another baseline ({kind} "
+        in refused.reasons[1]
+    )
     with pytest.raises(GateFailed, match="compared with another baseline"):
         adk_eval.load_champion(model, policy=OURS, tracking_uri=lab.uri)
     without = {"name": "without", "rules": {TRAJECTORY: {"min": 0.5}}}

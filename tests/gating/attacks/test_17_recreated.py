@@ -194,5 +194,5 @@ def test_a_source_that_was_edited_in_the_database_is_told(lab: Lab, model: str) 
     champion, worse = Entrant(lab, model), Entrant(lab, model, good=False)
     champion.promote()
     lab.execute("UPDATE model_versions SET source = ? WHERE name = ? AND version = 1", f"models:/{worse.model_id}", model)
-    assert f"is made from 'models:/{worse.model_id}' now, not from 'models:/{champion.model_id}'" in champion.verify().reasons[0]
+    assert f"is now made from 'models:/{worse.model_id}', not from 'models:/{champion.model_id}'" in champion.verify().reasons[0]
     assert not audit(model, tracking_uri=lab.uri)[0].valid

@@ -76,7 +76,7 @@ def test_a_ledger_that_holds_all_verdicts_is_told_and_refused_where_votes_must_b
     lenient, strict, share = decided(lab, run), decided(lab, run, {"fresh": True}), decided(lab, run, {"max_reused": 0.2})
     assert (lenient.verdict, strict.verdict, share.verdict) == ("passed", "undecided", "undecided")
     assert told in lenient.notes
-    assert strict.reasons[0] == f"{told}, but the policy allows none: evaluate again with --ledger off, so that each vote is asked for"
+    assert strict.reasons[0] == f"{told}, but the policy allows none: evaluate again with --ledger off"
     assert share.reasons[0].startswith(f"{told}, but the policy allows 20% of them")
     rule = decided(lab, run, rule={"fresh": True})
     assert rule.verdict == "undecided"

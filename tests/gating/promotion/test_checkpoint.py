@@ -66,7 +66,7 @@ def test_an_entry_that_was_rewritten_in_the_database_is_refused(lab: Lab, model:
         f"%{champion.run_id}%",
     )
     assert champion.verify().passed, "nothing else tells"
-    reason = f"the claim log of {model!r} has changed its entry champion.0001, which {checkpoint} pins: it was truncated or rewritten"
+    reason = f"the claim log of {model!r} was truncated or rewritten: its entry champion.0001, as pinned in {checkpoint}, has changed"
     assert champion.verify(checkpoint=checkpoint).reasons == (reason,)
     assert Entrant(lab, model).promote(checkpoint=checkpoint, raise_on_failure=False).reasons == (reason,)
     (found,) = audit(model, checkpoint=checkpoint, tracking_uri=lab.uri)

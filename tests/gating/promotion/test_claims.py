@@ -214,7 +214,7 @@ def test_a_claim_is_waited_for_a_while(seconds: float, waits: bool) -> None:
         if waits:
             assert said == (
                 "the alias champion is being set: a promotion to version 4, by me at 2026-11-21T12:00:00+00:00 is in progress;"
-                " if it has died, try again after 2026-11-21T12:05:00+00:00"
+                " if that process died, try again after 2026-11-21T12:05:00+00:00"
             )
     for state in ("done", "refused", "lost", "cancelled"):
         assert ClaimLog(alias="champion", entries=(entry(1, "4", state),), next=2).in_progress(now, 300) == ""

@@ -53,7 +53,7 @@ def promoted(store: MlflowStore, entrant: Entrant, policy: Any = None) -> Decisi
             "UPDATE model_versions SET status = 'PENDING_REGISTRATION' WHERE name = ?",
             "became PENDING_REGISTRATION while the evidence was being read",
         ),
-        ("UPDATE model_versions SET source = 'models:/m-1' WHERE name = ?", "is made from 'models:/m-1' now, not from 'models:/m-"),
+        ("UPDATE model_versions SET source = 'models:/m-1' WHERE name = ?", "is now made from 'models:/m-1', not from 'models:/m-"),
         ("UPDATE model_versions SET creation_time = 1 WHERE name = ?", "their creation times differ"),
     ],
 )

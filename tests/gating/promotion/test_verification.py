@@ -116,7 +116,7 @@ def test_a_record_that_says_something_else_than_its_evidence_does_not_verify(
 def test_a_record_of_another_version_that_had_the_number_does_not_verify(lab: Lab, model: str) -> None:
     (reason,) = rewritten(Entrant(lab, model), lambda record: record["version"].update(created_ms=1))
     assert reason.startswith(
-        f"version 1 of {model!r}: its promotion record is about another version: version 1 is not the version 1 that it was"
+        f"version 1 of {model!r}: its promotion record is for another version: version 1 is not the original version 1"
     )
 
 
