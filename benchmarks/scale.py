@@ -3,7 +3,7 @@
 `python benchmarks/scale.py 1000 10000 100000` makes Parquet of so many turns, five a case, with what an agent did beside them, evaluates it into a
 store of its own, lets the gate decide on the run, alone and with a champion, a slice, an interval and cases that must pass, compares both runs, and
 prints a table. The champion's run is a copy of the first one, as the gate reads both. Each step is a process of its own, so that its peak is its
-own. With ``--write`` each row goes into benchmarks/scale.md, and the table into docs/how_to/scale.md, as soon as it is measured.
+own. With ``--write`` each row goes into benchmarks/scale.md, and its main columns into docs/how_to/scale.md, as soon as it is measured.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from peak import peak_mb
 HERE = Path(__file__).resolve().parent
 RESULTS, QUOTED = HERE / "scale.md", HERE.parent / "docs" / "how_to" / "scale.md"
 HEAD = ("| turns | what | CPU ms a turn | CPU s | wall s | peak MB | MB on disk | commit |", "|---|---|---|---|---|---|---|---|")
+QUOTED_COLUMNS = (0, 1, 3, 5)
+"""Turns, what, CPU seconds and peak memory."""
 TURNS_A_CASE = 5
 _DISTINCT = 2_000
 """How many conversations are made up; the others are the same with other first words, so that no case is a copy."""
@@ -183,16 +185,23 @@ def _commit() -> str:
 
 
 def write(lines: list[str]) -> None:
-    """Put rows into benchmarks/scale.md, in place of those of the same name, and the table into docs/how_to/scale.md."""
+    """Put rows into benchmarks/scale.md, in place of those of the same name, and their main columns into docs/how_to/scale.md."""
     old = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
     found = {_key(line): line for line in (*old, *lines) if line.startswith("| ") and line not in HEAD}
     table = [*HEAD, *(found[key] for key in sorted(found, key=lambda key: int(key[0].replace(",", ""))))]
     RESULTS.write_text(
         "\n".join(("Measured by `python benchmarks/scale.py`; each row names its commit.", "", *table, "")), encoding="utf-8"
     )
-    before, _, rest = QUOTED.read_text("utf-8").partition(f"{HEAD[0]}\n")
+    head, *rows = (narrow(line) for line in table)
+    before, _, rest = QUOTED.read_text("utf-8").partition(f"{head}\n")
     after = rest[rest.index("\n\n") :]
-    QUOTED.write_text(before + "\n".join(table) + after, encoding="utf-8")
+    QUOTED.write_text(before + "\n".join((head, *rows)) + after, encoding="utf-8")
+
+
+def narrow(line: str) -> str:
+    """Return a line of the table with the columns that fit into a page."""
+    cells = line.split("|")[1:-1]
+    return f"|{'|'.join(cells[column] for column in QUOTED_COLUMNS)}|"
 
 
 def _key(line: str) -> tuple[str, str]:

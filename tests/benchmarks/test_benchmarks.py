@@ -380,14 +380,18 @@ def test_a_package_that_outgrows_its_budget_is_refused(module: Import, monkeypat
 
 def test_the_table_of_sizes_takes_new_rows_and_is_quoted(module: Import, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scale = module("scale")
-    assert scale.RESULTS.read_text("utf-8").partition("\n\n")[2].strip() in scale.QUOTED.read_text("utf-8")
+    measured = scale.RESULTS.read_text("utf-8").partition("\n\n")[2].strip().splitlines()
+    assert "\n".join(map(scale.narrow, measured)) in scale.QUOTED.read_text("utf-8")
     quoted = tmp_path / "docs.md"
-    quoted.write_text("\n".join(("before", "", *scale.HEAD, "", "after", "")), "utf-8")
+    quoted.write_text("\n".join(("before", "", *map(scale.narrow, scale.HEAD), "", "after", "")), "utf-8")
     monkeypatch.setattr(scale, "RESULTS", tmp_path / "scale.md")
     monkeypatch.setattr(scale, "QUOTED", quoted)
-    large, small, again = ("| 10,000 | gate | 2 | b |", "| 1,000 | gate | 1 | a |", "| 10,000 | gate | 3 | c |")
+    large = "| 10,000 | gate | 0.2 | 2.1 | 3 | 280 |  | b |"
+    small = "| 1,000 | gate | 0.1 | 1.1 | 2 | 270 |  | a |"
+    again = "| 10,000 | gate | 0.3 | 3.1 | 4 | 290 |  | c |"
     for line in (large, small, again):
         scale.write([line])
     table = "\n".join((*scale.HEAD, small, again))
     assert scale.RESULTS.read_text("utf-8").endswith(f"\n\n{table}\n")
-    assert quoted.read_text("utf-8") == f"before\n\n{table}\n\nafter\n"
+    page = "| turns | what | CPU s | peak MB |\n|---|---|---|---|\n| 1,000 | gate | 1.1 | 270 |\n| 10,000 | gate | 3.1 | 290 |"
+    assert quoted.read_text("utf-8") == f"before\n\n{page}\n\nafter\n"
