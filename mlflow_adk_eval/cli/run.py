@@ -232,12 +232,15 @@ def _policy_beside(paths: str | list[str]) -> Path:
 def _next_command(report: Report, policy_file: Path, register_as: str | None, tracking_uri: str | None) -> str:
     """Return what to run after an evaluation: after a pass the gate, with the policy if that is there and can decide on this run."""
     from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415
 
     at = _at(tracking_uri)
     if report.verdict == "failed":
         return f"mlflow-adk-eval report {report.run_id}{at}, or mlflow-adk-eval view{at}, for each turn and why it failed"
     if report.verdict == "undecided":
         return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
+    if COMPARED_WITH_ITSELF in report.notes:
+        return ""  # no gate takes it for evidence
     gate, file = f"mlflow-adk-eval gate {report.run_id}{at}", shlex.quote(str(policy_file))
     if not policy_file.is_file():
         return gate

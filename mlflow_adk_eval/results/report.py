@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from mlflow_adk_eval.evalset.models import canonical
 from mlflow_adk_eval.results.outcomes import (
     CaseResult,
     CriterionResult,
@@ -281,6 +282,21 @@ class Report:
         from mlflow_adk_eval.results.table import frame_of, frame_of_repeats  # noqa: PLC0415 - frames are seldom made
 
         return frame_of_repeats(self.repeats) if rows == "repeats" else frame_of(self.cases, rows)
+
+
+COMPARED_WITH_ITSELF = "self-comparison: the agent's conversations equal the expected ones in every detail, so the scores prove nothing"
+
+
+def compares_itself(report: Report) -> bool:
+    """Whether what the agent did is what the eval set expects, to the last detail, in every case.
+
+    An agent may well do all that is expected, but what it did has a duration besides, or its own events. So this is the eval set in the place
+    of a recording, whether it came as a file, an object or a dict.
+    """
+    pairs = ((tuple(case.actual), tuple(case.expected or ())) for case in report.cases)
+    return bool(report.cases) and all(
+        expected and (actual == expected or canonical(actual) == canonical(expected)) for actual, expected in pairs
+    )
 
 
 def criteria_of(config: EvalConfig, cases: Cases) -> tuple[str, ...]:

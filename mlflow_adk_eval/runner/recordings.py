@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset.parse import no_rescanning
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSource, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report, compares_itself
 from mlflow_adk_eval.runner.batches import engine_of
 from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, Options, conversation_with, wait
 from mlflow_adk_eval.runner.keywords import RecordArgs, ScoreArgs, keywords, selected
@@ -150,4 +150,6 @@ def score(
         report = wait(lambda: evaluation.execute(collector=parts, engine=engine))
         if parts and parts.kept:
             parts.kept.forget()
-        return replace(report, notes=(*report.notes, trouble)) if ledger and (trouble := ledger.settle()) else report
+        trouble = [ledger.settle()] if ledger else []
+        itself = [COMPARED_WITH_ITSELF] if compares_itself(report) else []
+        return replace(report, notes=(*report.notes, *filter(None, trouble), *itself))

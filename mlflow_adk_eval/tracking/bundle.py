@@ -33,7 +33,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest
-from mlflow_adk_eval.evalset.models import canonical, canonical_json
+from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
 from mlflow_adk_eval.judge.protocol import THIS_PROCESS
@@ -44,7 +44,7 @@ from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.sentences import pass_hat_lines
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report, compares_itself
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
@@ -224,6 +224,8 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         for case in report.eval_set.eval_cases:
             parts.add(case, runs.get(case.eval_id, ()))
         parts.results(report.eval_set)
+    if itself := compares_itself(report):
+        report = replace(report, notes=(*report.notes, COMPARED_WITH_ITSELF))
     everything = traces is True or (traces != "failed" and parts.turns <= traces)
     extent = "none" if not traces else ("all" if everything else "failed")
     # 2. The table for people, with as many rows as MLflow shows, and the records of traces; the sample is no longer in memory then.
@@ -305,7 +307,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
             TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in tables]),
         },
         traces=records,
-        status=SELF_COMPARISON if compares_itself(report) else "complete",
+        status=SELF_COMPARISON if itself else "complete",
         series={"case_pass_rate_by_run": tuple(map(rounded_metric, rates))} if rates else {},
     )
 
@@ -342,18 +344,6 @@ def _records(
             most -= 1
             if not most:
                 return
-
-
-def compares_itself(report: Report) -> bool:
-    """Whether what the agent did is what the eval set expects, to the last detail, in every case.
-
-    An agent may well do all that is expected, but what it did has a duration besides, or its own events. So this is the eval set in the place
-    of a recording, whether it came as a file, an object or a dict.
-    """
-    pairs = ((tuple(case.actual), tuple(case.expected or ())) for case in report.cases)
-    return bool(report.cases) and all(
-        expected and (actual == expected or canonical(actual) == canonical(expected)) for actual, expected in pairs
-    )
 
 
 def _table_of_repeats(report: Report, secrets: Secrets) -> str:

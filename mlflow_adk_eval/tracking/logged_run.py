@@ -35,7 +35,7 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation import EvaluatedAgent, evaluation_statement, path_of, sealed
 from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, key_of_criterion
@@ -305,14 +305,12 @@ class LoggedRun:
         except BaseException as error:
             self.abandon(error)
             raise
+        if bundle.status == SELF_COMPARISON:
+            report = replace(report, notes=(*report.notes, COMPARED_WITH_ITSELF))
         status = bundle.status if self.target.status == "complete" else self.target.status
         # What is no evidence says so as a parameter: a tag could be rewritten later.
         kind = {} if status == "complete" else {"adk_eval.evidence": status}
         bundle = replace(bundle, params={**bundle.params, **prompts, **kind}, status=status)
-        if status == SELF_COMPARISON and self.target.status != status:
-            _logger.warning(
-                "self-comparison: the agent's conversations equal the expected ones in every detail, so the gate refuses this run"
-            )
         if self._signer:
             bundle = self._signed(bundle, self._signer)
         with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it

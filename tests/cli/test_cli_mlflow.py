@@ -80,8 +80,8 @@ def test_a_dry_run_moves_nothing(lights: Path, store: str, tmp_path: Path) -> No
     assert invoke("verify", "lights", *at).exit_code == 64
 
 
-def test_run_prints_each_turn_and_the_run(lights: Path, store: str) -> None:
-    result = invoke("run", lights, lights, "--tracking-uri", store, "--experiment", EXPERIMENT, "--print-detailed-results")
+def test_run_prints_each_turn_and_the_run(lights: Path, store: str, tmp_path: Path) -> None:
+    result = invoke("run", good(tmp_path), lights, "--tracking-uri", store, "--experiment", EXPERIMENT, "--print-detailed-results")
     assert "✓ response_match_score 1" in result.stdout
     run_id = re.search("^run id: (.*)$", result.stdout, re.MULTILINE)
     assert run_id
@@ -226,3 +226,16 @@ def test_rows_with_what_is_recorded_are_evidence_unless_it_is_what_is_expected(l
         decided = invoke("gate", json.loads(result.stdout)["run_id"], *at)
         assert decided.exit_code == code, decided.output
     assert "compared with itself" in decided.stdout
+
+
+SAME = "self-comparison: the agent's conversations equal the expected ones"
+
+
+def test_a_recording_that_is_compared_with_itself_passes_with_a_note_and_names_no_gate(lights: Path, store: str, tmp_path: Path) -> None:
+    scored = invoke("score", lights, "--actual", lights)
+    run = invoke("run", lights, lights, "--tracking-uri", store, "--experiment", EXPERIMENT)
+    for result in (scored, run):
+        assert (result.exit_code, result.stdout.count("PASSED"), " ".join(result.stdout.split()).count(SAME)) == (0, 1, 1)
+    assert "next:" not in run.stdout
+    assert SAME not in " ".join(invoke("score", lights, "--actual", good(tmp_path)).stdout.split())
+    assert json.loads(invoke("score", lights, "--actual", lights, "--json").stdout)["notes"][0].startswith(SAME)
