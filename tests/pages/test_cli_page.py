@@ -61,7 +61,9 @@ def words_of(line: str) -> list[str]:
         for word in lexer:
             if set(word) <= set(";<>&|"):
                 return words[:-1] if f" 2{word}" in line and words[-1:] == ["2"] else words
-            words.append(word)
+            words.append(word.rstrip(","))
+            if word.endswith(","):  # the sentence that names the command goes on
+                break
     except ValueError:  # a quote that ends on another line
         pass
     return words
