@@ -14,7 +14,7 @@ import click
 from cloup import Context
 
 from mlflow_adk_eval.cli.main import cli
-from mlflow_adk_eval.cli.options import EXIT_CODES
+from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT
 
 PAGE = Path(__file__).parent / "reference" / "cli.md"
 NAME = "mlflow-adk-eval"
@@ -117,7 +117,7 @@ def _described(name: str, command: click.Command) -> Iterable[str]:
 
 def _exit_codes(epilog: str) -> Iterable[str]:
     codes = re.findall(r"(\d+)\s+(.+?)\s*(?:[;\n]|\.?$)", epilog.partition(":")[2])
-    if epilog == EXIT_CODES:
+    if epilog in (EXIT_CODES, NO_VERDICT):
         yield from (f"[Exit codes](exit_codes.md): {', '.join(f'`{code}`' for code, _ in codes)}", "")
     elif codes:
         yield from ("[Exit codes](exit_codes.md) here:", "", *(f"- `{code}`: {_code(meaning)}" for code, meaning in codes), "")

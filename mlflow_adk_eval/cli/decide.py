@@ -12,6 +12,7 @@ from cloup import Command
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
+    NO_VERDICT,
     PATH,
     agent_path,
     arguments,
@@ -187,7 +188,9 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
 @click.argument("model")
 @click.argument("version", required=False)
 @click.option("--alias", help="Check the promotion to this alias. Default: champion or, with VERSION, that version's last decision.")
-@policy_option
+@click.option(
+    "--policy", type=PATH, help="A policy that the evidence must meet today as well. Default: only the policy in the promotion record."
+)
 @verify_options
 @store_option
 @json_option
@@ -222,7 +225,7 @@ def audit_command(model: str | None, *, every: bool, alias: str | None, as_json:
     end(0 if valid else 1)
 
 
-@click.command("keygen")
+@click.command("keygen", epilog=NO_VERDICT)
 @click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
 @json_option
 def keygen_command(output: Path, *, as_json: bool) -> None:
@@ -251,7 +254,7 @@ def attestation_group() -> None:
     """Export an attested run and verify it without MLflow."""
 
 
-@attestation_group.command("export")
+@attestation_group.command("export", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
 @store_option

@@ -19,7 +19,7 @@ import click
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     COUNT,
-    EXIT_CODES,
+    NO_VERDICT,
     PATH,
     agent_path,
     arguments,
@@ -45,7 +45,9 @@ _YAML = (".yaml", ".yml")
 """Only policies are written in YAML."""
 
 
-@click.command(epilog=EXIT_CODES)
+@click.command(
+    epilog="Exit codes: 0 every file is valid; 3 the command was interrupted; 4 the result could not be written; 64 a file has problems, or bad usage."
+)
 @click.argument("files", nargs=-1, required=True)
 @json_option
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
@@ -73,7 +75,7 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     end(0 if all(row["valid"] for row in rows) else InputError.exit_code)
 
 
-@click.command()
+@click.command(epilog=NO_VERDICT)
 @click.argument("old", metavar="OLD[:CASE,CASE]")
 @click.argument("new", type=PATH)
 @click.option("--initial-session-file", type=PATH, help="The separate session file of a legacy list of turns.")
@@ -304,7 +306,7 @@ def _accept(named: str, *, as_json: bool) -> None:
     tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
 
 
-@click.command()
+@click.command(epilog=NO_VERDICT)
 @click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="A trace. Repeatable.")
 @click.option("--session", metavar="ID", help="All traces of a session.")
 @click.option("--run-id", metavar="ID", help="The traces of an MLflow run.")
@@ -348,7 +350,7 @@ def capture(
     tell(text, as_json=as_json, then=f"mlflow-adk-eval run AGENT {output}", file=str(output), cases=cases, turns=turns)
 
 
-@click.command("export")
+@click.command("export", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.argument("what", type=click.Choice(["eval-set", "result", "rows"]))
 @click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its suffix sets the format: .json, .jsonl or .parquet.")
@@ -377,7 +379,7 @@ def eval_set_group() -> None:
     """
 
 
-@eval_set_group.command()
+@eval_set_group.command(epilog=NO_VERDICT)
 @click.argument("agent")
 @click.argument("eval_set_id")
 @storage_option
@@ -391,7 +393,7 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
     tell(f"{file}: a new eval set without cases", as_json=as_json, then=add, file=str(file), cases=0)
 
 
-@eval_set_group.command("add-eval-case")
+@eval_set_group.command("add-eval-case", epilog=NO_VERDICT)
 @click.argument("agent")
 @click.argument("eval_set_id")
 @click.option("--scenarios-file", type=PATH, required=True, help="Conversation scenarios, in ADK's JSON format.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.options import PATH, agent_path, store_option
+from mlflow_adk_eval.cli.options import NO_VERDICT, PATH, agent_path, store_option
 from mlflow_adk_eval.cli.output import write_file
 from mlflow_adk_eval.errors import UsageError
 
@@ -35,7 +35,7 @@ Example = tuple[str, str]
 """A question, and the answer that is expected; empty: what the agent answers."""
 
 
-@click.command()
+@click.command(epilog=NO_VERDICT)
 @click.argument("agent", required=False)
 @click.option(
     "--example",

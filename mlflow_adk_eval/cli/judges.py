@@ -15,8 +15,8 @@ import click
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     COUNT,
-    EXIT_CODES,
     JUDGE_OPTIONS,
+    NO_VERDICT,
     PATH,
     POSITIVE,
     arguments,
@@ -164,7 +164,7 @@ _ledger_option = click.option(
 )
 
 
-@click.group("ledger", epilog=EXIT_CODES)
+@click.group("ledger")
 def ledger_group() -> None:
     """Show or prune the ledger of paid model answers."""
 
@@ -182,7 +182,7 @@ def _ledger(source: str | None) -> Generator[CallCache]:
         yield ledger
 
 
-@ledger_group.command("show", epilog=EXIT_CODES)
+@ledger_group.command("show", epilog=NO_VERDICT)
 @_ledger_option
 @json_option
 def ledger_show(*, ledger: str | None, as_json: bool) -> None:
@@ -199,7 +199,7 @@ def ledger_show(*, ledger: str | None, as_json: bool) -> None:
         console().print(ledger_view(contents, runs))
 
 
-@ledger_group.command("prune", epilog=EXIT_CODES)
+@ledger_group.command("prune", epilog=NO_VERDICT)
 @click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only entries older than this many days.")
 @click.option("--model", help="Only answers of this model.")
 @click.option("--run", "run_id", metavar="RUN_ID", help="Only conversations of this run and of runs that resumed it.")

@@ -13,6 +13,7 @@ import click
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     COUNT,
+    NO_VERDICT,
     PATH,
     POSITIVE,
     SHARE,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.compare import PowerAnalysis
 
 
-@click.command("view")
+@click.command("view", epilog=NO_VERDICT)
 @store_option
 @click.option("--experiment", metavar="NAME", help="Show only runs of this experiment, by name or id. Default: all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8086, show_default=True, help="The port; 0 picks a free one.")
@@ -54,7 +55,11 @@ def view_command(**options: Any) -> None:
 _NAME = "report.html"
 
 
-@click.command("report")
+@click.command(
+    "report",
+    epilog="Exit codes: 0 saved; 3 MLflow is unreachable, or the report was changed after the run; 4 the disk is full;"
+    " 64 no such run, no report in it, or bad usage.",
+)
 @click.argument("run_id")
 @click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
 @force_option
@@ -111,7 +116,7 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
     return content
 
 
-@click.command("compare")
+@click.command("compare", epilog=NO_VERDICT)
 @click.argument("run_a")
 @click.argument("run_b")
 @click.option("-o", "--output", type=PATH, help="Also write the comparison as an HTML page.")
@@ -154,7 +159,7 @@ def compare_command(
         click.echo(f"{name}: {value}")
 
 
-@click.command("power")
+@click.command("power", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.option(
     "--detect",

@@ -39,7 +39,7 @@ from mlflow_adk_eval.cli.files import capture, eval_set_group, export_command, g
 from mlflow_adk_eval.cli.init import init
 from mlflow_adk_eval.cli.judges import calibrate, judge_bench_command, ledger_group, rapid_eval
 from mlflow_adk_eval.cli.look import compare_command, power_command, report_command, view_command
-from mlflow_adk_eval.cli.options import EXIT_CODES, PATH
+from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, print_json
 from mlflow_adk_eval.cli.record import record
 from mlflow_adk_eval.cli.run import register_command, run, score, upload
@@ -103,7 +103,7 @@ def cli(*, log_format: str) -> None:
         log_as_json()
 
 
-@click.command()
+@click.command(epilog=NO_VERDICT)
 @click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="The folder for the demo's MLflow store.")
 @click.option("--copy", "target", metavar="FOLDER", type=PATH, help="Copy the example's files into a new or empty FOLDER, and run nothing.")
 def demo(*, folder: Path, target: Path | None) -> None:

@@ -31,7 +31,12 @@ Exit codes:
   4   everything was done, but the result could not be written; see standard error
   64  bad usage or a bad input file
 """
-"""What the help of commands ends with."""
+"""What the help of commands that come to a verdict ends with."""
+NO_VERDICT = (
+    "Exit codes: 0 done; 3 something was unreachable, or the command was interrupted; 4 done, but the result could not be written;"
+    " 64 bad usage or a bad input file."
+)
+"""What the help of other commands ends with, unless they have something of their own to say."""
 
 COUNT = click.IntRange(min=1)
 POSITIVE = click.FloatRange(min=0, min_open=True)

@@ -22,6 +22,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     JUDGE_OPTIONS,
+    NO_VERDICT,
     PATH,
     agent_path,
     arguments,
@@ -367,7 +368,7 @@ def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | st
     return recording_of_run(source.removeprefix("runs:/"), tracking_uri)
 
 
-@click.command()
+@click.command(epilog=NO_VERDICT)
 @click.argument("folder", type=PATH)
 @store_option
 @json_option
@@ -379,7 +380,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}{_at(tracking_uri)}", run_id=run_id, page=page)
 
 
-@click.command("register")
+@click.command("register", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.argument("name")
 @store_option
