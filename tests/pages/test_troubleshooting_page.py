@@ -40,6 +40,6 @@ def test_every_entry_of_an_error_has_a_message_a_cause_and_a_remedy() -> None:
 
 def test_messages_that_no_command_of_the_page_prints_are_those_of_the_code() -> None:
     texts = "".join(re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).replace("\n", " ")
-    for said in ("is being set: ", " is in progress; if it has died, try again after ", "Sigstore could not sign the evaluation: "):
+    for said in ("is being set: ", " is in progress; if that process died, try again after ", "Sigstore could not sign the evaluation: "):
         assert said in texts
         assert said in CODE
