@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from simulation import Cell, Planned, Rule
 
 SIZES = (10, 20, 30, 50, 100, 200, 500)
 REPETITIONS = 8_000
-PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "statistics.md"
+PAGE = Path(__file__).parents[1] / "docs" / "development" / "simulations.md"
 _BEGIN, _END = "<!-- by benchmarks/run.py statistics -->", "<!-- until here -->"
 _PLANS = tuple(Planned(pairs, power, discordant=pairs.name.startswith("pass")) for pairs in (*CHANGED, *SPARSE[1:]) for power in (0.8, 0.9))
 COMPARED = (10, 30, 100)
@@ -44,7 +45,8 @@ def section(repetitions: int, command: str) -> str:
     }
     samples = {"repetitions": f"{repetitions:,}", "fewer": f"{repetitions // _FEWER:,}", "tested": f"{repetitions // _TESTED:,}"}
     told = [f"{about.format(**samples)}\n\n{table}" for about, table in tables.items()]
-    return "\n\n".join(["## Statistics by simulation", *told, f"<sub>`{command}`; repetitions: {repetitions:,}. {place}</sub>"])
+    note = textwrap.fill(f"<sub>`{command}`, repetitions: {repetitions:,}. {place}</sub>", 110)
+    return "\n\n".join(["## Statistics by simulation", *told, note])
 
 
 def pasted(page: str, section: str) -> str:
@@ -60,21 +62,23 @@ def pasted(page: str, section: str) -> str:
 
 
 _ABOUT_MEANS = (
-    "How often the 95 % interval of a mean covers it, in %, by the number of cases; {repetitions} samples for each number. "
-    "A sample without an interval counts as one that does not cover."
+    "How often the 95 % interval of a mean covers it, in %, by the number of cases. Each number rests on {repetitions} samples.\n"
+    "A sample without an interval counts as a miss."
 )
-_ABOUT_OTHERS = "The same beside Student's interval and the bias-corrected and accelerated bootstrap of scipy ({fewer} samples), with 10, 30 and 100 cases:"
+_ABOUT_OTHERS = (
+    "The same for Student's interval and scipy's bias-corrected and accelerated bootstrap ({fewer} samples), with 10, 30 and 100 cases:"
+)
 _ABOUT_RATES = (
-    "How often the 95 % interval of a pass rate covers it, in %, over the rates from 50 % to 98 %; computed, not simulated. "
-    "With few cases there are few pass rates to be had, so the coverage jumps from rate to rate, whatever the interval:"
+    "How often the 95 % interval of a pass rate covers it, in %, over the rates from 50 % to 98 %. This is computed, not simulated.\n"
+    "Few cases allow few pass rates, so the coverage of any interval jumps from rate to rate:"
 )
 _ABOUT_DIFFERENCES = "How often the 95 % interval of the difference between two versions on the same cases covers it, in %:"
-_ABOUT_ALARMS = "How often a version that is as good as the one before is found worse, in %, by {tested} samples; at most 5 are allowed:"
+_ABOUT_ALARMS = "How often an equally good version is found worse, in %, in {tested} samples. At most 5 are allowed:"
 _ABOUT_GATE = (
-    "What the gate says to `max_drop: 0.05`, in %: passed / undecided / failed, by {tested} samples. It tests against no drop at all, so "
-    "at most 5 fail where nothing has changed; and at most 5 are to pass where the drop is as large as allowed, or larger:"
+    "Decisions of the gate for `max_drop: 0.05`, in %: passed/undecided/failed, in {tested} samples.\n"
+    "It tests against no drop at all, so at most 5 fail if nothing has changed. Larger drops can pass by luck if no case did worse:"
 )
-_ABOUT_POWER = "How often a drop is noticed, in %, with as many cases as the planner asks for, by {tested} samples:"
+_ABOUT_POWER = "How often a drop is detected, in %, with the planned number of cases, in {tested} samples:"
 
 
 def _cells(repetitions: int) -> list[Cell]:
@@ -141,7 +145,7 @@ def _alarms(repetitions: int, found: dict[Cell, Any]) -> str:
 
 def _verdicts(repetitions: int, found: dict[Cell, Any]) -> str:
     def told(rule: Rule, cases: int) -> str:
-        return " / ".join(map(_percent, found[Cell(simulation.verdicts, rule, cases, repetitions // _TESTED)]))
+        return "/".join(map(_percent, found[Cell(simulation.verdicts, rule, cases, repetitions // _TESTED)]))
 
     return markdown([Column("cases", lambda rule: rule.pairs.name), *_by_size(told)], _RULES)
 
@@ -149,8 +153,8 @@ def _verdicts(repetitions: int, found: dict[Cell, Any]) -> str:
 def _powers(found: dict[Planned, tuple[int, float]]) -> str:
     columns = [
         Column("", lambda plan: plan.pairs.name),
-        Column("cases asked for", lambda plan: shown(found[plan][0])),
-        Column("planned", lambda plan: _percent(plan.power)),
-        Column("noticed", lambda plan: _percent(found[plan][1])),
+        Column("planned cases", lambda plan: shown(found[plan][0])),
+        Column("planned power", lambda plan: _percent(plan.power)),
+        Column("detected", lambda plan: _percent(found[plan][1])),
     ]
     return markdown(columns, list(found))
