@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
@@ -19,7 +21,18 @@ from mlflow_adk_eval.cli.files import validate_file
 from mlflow_adk_eval.config.spec import MEASURES, MEASURES_OF_A_CRITERION
 from mlflow_adk_eval.errors import InputError, PolicyError
 from mlflow_adk_eval.gating.policy.load import load_policy, parse_policy, policy_schema
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy, Rule, Waiver
+from mlflow_adk_eval.gating.policy.model import (
+    DEFAULT_POLICY,
+    AttestationPin,
+    BaselineSource,
+    ConfigPin,
+    EvalSetPin,
+    JudgePin,
+    Policy,
+    Rule,
+    Slice,
+    Waiver,
+)
 from tests.gating.policy_kit import calibration_of
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -302,6 +315,33 @@ def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:
     assert left_out == {"attestation", "calibration"}, (  # these name files
         "show a new key in the example of docs/reference/policy.md, and name it in the table there"
     )
+
+
+@pytest.mark.parametrize(
+    ("heading", "model"),
+    [
+        ("## Keys", Policy),
+        ("### `rules`", Rule),
+        ("### `slices`", Slice),
+        ("### `eval_set`", EvalSetPin),
+        ("### `config`", ConfigPin),
+        ("### `judge`", JudgePin),
+        ("### `attestation`", AttestationPin),
+        ("### `baseline`", BaselineSource),
+        ("### `waivers`", Waiver),
+    ],
+)
+def test_every_key_is_in_the_documentation_with_its_default(heading: str, model: type[BaseModel]) -> None:
+    section = (DOCS / "reference" / "policy.md").read_text().partition(f"\n{heading}\n")[2].partition("\n##")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (.+?) \|", section, re.MULTILINE))
+
+    def default(field: FieldInfo) -> str:
+        if field.is_required():
+            return "required"
+        value = field.get_default(call_default_factory=True, validated_data={})
+        return "none" if value is None else f"`{json.dumps(value)}`"
+
+    assert rows == {name: default(field) for name, field in model.model_fields.items()}
 
 
 def test_every_measure_is_in_the_documentation() -> None:
