@@ -158,18 +158,19 @@ CHANGED = (
     versions("scores, 20 points worse", scored, 8, 2, drop=0.2),
     versions("3 runs, pass or fail, 10 points worse", passed, 4, 1, drop=0.1, runs=3),
 )
-GATED = (
-    ALIKE[0],
-    versions("pass or fail, 5 points worse", passed, 4, 1, drop=0.05),
-    versions("pass or fail, 15 points worse", passed, 4, 1, drop=0.15),
-    ALIKE[2],
-    CHANGED[1],
-    versions("scores, 15 points worse", scored, 8, 2, drop=0.15),
-)
-"""What a gate that allows a drop of 5 points may meet: nothing has changed, just so much, far more."""
 SPARSE = (
     changes("pass or fail, 4 % of the cases change", 0.02, 0.02),
     changes("pass or fail, 10 % of the cases get worse", 0.0, 0.1),
     Pairs("scores, 20 % of the cases get worse", losses, -0.1),
 )
 """Versions that differ in so few cases that a small sample shows hardly any."""
+GATED = (
+    ALIKE[0],
+    versions("pass or fail, 5 points worse", passed, 4, 1, drop=0.05),
+    versions("pass or fail, 15 points worse", passed, 4, 1, drop=0.15),
+    SPARSE[1],
+    ALIKE[2],
+    CHANGED[1],
+    versions("scores, 15 points worse", scored, 8, 2, drop=0.15),
+)
+"""What a gate that allows a drop of 5 points may meet: nothing has changed, just so much, far more."""
