@@ -237,7 +237,7 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
 
     at = _at(tracking_uri)
     if report.verdict == "failed":
-        return f"mlflow-adk-eval report {report.run_id}{at}, or mlflow-adk-eval view{at}, for each turn and why it failed"
+        return f"mlflow-adk-eval report {report.run_id}{at}, or mlflow-adk-eval view{at}"
     if report.verdict == "undecided":
         return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
