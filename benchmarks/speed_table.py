@@ -10,6 +10,7 @@ import hashlib
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,8 @@ _HOT = {
 These sections must be of this code. The others take an hour together, so the page says of which commit they are.
 """
 _STAMP = re.compile(r"at commit (\w+), hot path (\w+)")
+_ROUNDS = re.compile(r"rounds: (\d+)")
+_PEERS_ONCE = "is measured once."
 OURS = "**mlflow_adk_eval**"
 
 
@@ -58,7 +61,9 @@ ROWS = (
     Row("the same with 64 in flight", "w3", 0, f"{OURS}: 64", f"{_SERVICE}, 16 cases × 4", "MLflow: its ADK scorer in 64"),
     Row("judge 100 turns by five votes: quota of 1,200 a minute, 10 % failures", "w5", 0, *_16),
     Row("judge 100 turns by five votes where 1 % of the requests never end", "w5", 2, *_16),
-    Row("import", "import", 0, "`import mlflow_adk_eval`", "`import google.adk", "`import mlflow`"),
+    Row(
+        "import what loading and scoring need", "import", 0, "… and what loading and scoring need", "`import google.adk", "`import mlflow`"
+    ),
     Row("peak memory at 10,000 turns", "w1", 1, OURS, _SERVICE, "MLflow", "peak MB"),
     Row("peak memory at 100,000 turns", "memory", 0, f"{OURS} | 100,000", "", "", "peak MB after scoring"),
 )
@@ -73,7 +78,7 @@ def table(results: str) -> Iterator[str]:
         yield f"| {' | '.join((row.work, *(_cell(quoted, label, row) for label in (row.ours, row.adk, row.mlflow))))} |"
     yield ""
     measured = [f"{when} ({', '.join(names)})" for when, names in _measured(sections).items()]
-    yield f"Measured {'; '.join(measured)}."
+    yield from textwrap.wrap(f"Measured {'; '.join(measured)}.", 110)
 
 
 def _sections(results: str) -> dict[str, str]:
@@ -82,11 +87,13 @@ def _sections(results: str) -> dict[str, str]:
 
 
 def _measured(sections: dict[str, str]) -> dict[str, list[str]]:
-    """Return the quoted sections by when they were measured."""
+    """Return the quoted sections by when, and in how many rounds, they were measured."""
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(row.section for row in ROWS):
-        noted = _STAMP.search(sections[name])
-        found.setdefault(f"at commit {noted[1]}" if noted else "before results named their commit", []).append(name)
+        noted, rounds = _STAMP.search(sections[name]), _ROUNDS.findall(sections[name])[-1]
+        when = f"at commit {noted[1]}" if noted else "before results named their commit"
+        peers = " with one of the peers" if _PEERS_ONCE in sections[name] and rounds != "1" else ""
+        found.setdefault(f"{when}, {'one round' if rounds == '1' else f'medians of {rounds} rounds'}{peers}", []).append(name)
     return found
 
 

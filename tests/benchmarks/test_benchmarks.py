@@ -330,8 +330,18 @@ def test_the_page_quotes_the_results_and_names_their_commit(module: Import, monk
         "| load | 0.72 s | not done after 120 s | – |",
         "| peak | 1.2 GB | – | – |",
         "",
-        "Measured at commit 1234abc (w1).",
+        "Measured at commit 1234abc, medians of 3 rounds (w1).",
     ]
+
+
+def test_the_page_says_in_how_many_rounds_its_numbers_were_measured(module: Import, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = module("speed_table")
+    monkeypatch.setattr(speeds, "ROWS", [speeds.Row("load", name, 0, "**mlflow_adk_eval**", "", "") for name in ("w1", "w5")])
+    once = RESULTS.format(name="w1", stamp="at commit 1234abc, hot path 0123456789ab").replace("rounds: 3", "rounds: 1")
+    peers = RESULTS.format(name="w5", stamp="").replace("|  |", "What takes them minutes is measured once.\n\n|  |", 1)
+    assert " ".join(speeds.table(f"{once}\n{peers}")).endswith(
+        "Measured at commit 1234abc, one round (w1); before results named their commit, medians of 3 rounds with one of the peers (w5)."
+    )
 
 
 def package(root: Path, **texts: str) -> Path:
@@ -395,3 +405,10 @@ def test_the_table_of_sizes_takes_new_rows_and_is_quoted(module: Import, tmp_pat
     assert scale.RESULTS.read_text("utf-8").endswith(f"\n\n{table}\n")
     page = "| turns | what | CPU s | peak MB |\n|---|---|---|---|\n| 1,000 | gate | 1.1 | 270 |\n| 10,000 | gate | 3.1 | 290 |"
     assert quoted.read_text("utf-8") == f"before\n\n{page}\n\nafter\n"
+
+
+def test_what_the_first_use_costs_is_told_step_by_step(module: Import) -> None:
+    first_use = module("first_use")
+    took = first_use.one_round()
+    assert len(took) == len(first_use.STEPS)
+    assert 0 < took[0] < took[1] < took[2]
