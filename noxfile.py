@@ -1,6 +1,6 @@
 """The test suite on the oldest and the newest versions that the package supports: ``nox``, or ``make matrix``.
 
-Each set of versions leaves what came of it in ``.nox/matrix``; the session ``table`` puts them into docs/reference/compatibility.md.
+Each set of versions leaves what came of it in ``.nox/matrix``; the session ``table`` puts them into docs/development/matrix.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ nox.options.sessions = ["matrix", "table"]
 
 HERE = Path(__file__).parent
 RESULTS = HERE / ".nox" / "matrix"
-PAGE = HERE / "docs" / "reference" / "compatibility.md"
+PAGE = HERE / "docs" / "development" / "matrix.md"
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")
 SHOWN = ("mlflow", "google-adk", "google-genai", "pydantic", "pandas")
 EXTRAS = ".[all]"
@@ -141,7 +141,7 @@ def result_of(session: nox.Session, cell: str, junit: Path) -> Result:
 
 @nox.session(venv_backend="none")
 def table(session: nox.Session) -> None:
-    """Put what is in .nox/matrix into docs/reference/compatibility.md, and print it."""
+    """Put what is in .nox/matrix into docs/development/matrix.md, and print it."""
     found = [Result(**json.loads(file.read_text(encoding="utf-8"))) for name in CELLS if (file := RESULTS / f"{name}.json").exists()]
     names = ("Versions", "Python", *SHOWN, "Passed", "Skipped", "Failed", "Seconds", "Commit")
     lines = [f"| {' | '.join(names)} |", f"|{'|'.join('---' for _ in names)}|", *(one.row() for one in found)]
