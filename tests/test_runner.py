@@ -134,7 +134,7 @@ def test_a_run_that_was_not_recorded_is_an_error() -> None:
     recording = Recording({"c0": (Conversation(actual=(turn("answer 0"),)),) * 2, "c1": (Conversation(actual=(turn("answer 1"),)),)})
     report = run(numbered(2), recording, MATCH)
     assert [found.verdict for found in report.cases] == ["passed", "passed", "passed", "undecided"]
-    assert report.cases[3].error == "the recording does not hold run 2 of case 'c1'"
+    assert report.cases[3].error == "the recording does not contain run 2 of case 'c1'"
 
 
 def test_runs_of_cases_that_are_not_in_the_set_ask_for_no_runs_of_others() -> None:
@@ -214,8 +214,8 @@ def test_turns_that_are_missing_or_too_many_are_no_evidence(criterion: str, actu
 
 def test_a_case_that_was_not_recorded_is_an_error_of_every_turn() -> None:
     found = only(score(cases(case("a", turn(), turn())), {}, MATCH))
-    assert found.error == "the recording does not hold case 'a'"
-    assert found.results[0].per_invocation == (Errored("the agent did not finish: the recording does not hold case 'a'"),) * 2
+    assert found.error == "the recording does not contain case 'a'"
+    assert found.results[0].per_invocation == (Errored("the agent did not finish: the recording does not contain case 'a'"),) * 2
     assert all(isinstance(result.overall, Errored) for result in found.results)
 
 
@@ -241,7 +241,7 @@ def test_scenarios_can_be_measured() -> None:
 
 def test_ids_that_occur_twice_are_refused_before_the_agent_is_called() -> None:
     agent = Actor(repeat)
-    with pytest.raises(UsageError, match=r"several cases of one id, which could not be told apart: 'a'"):
+    with pytest.raises(UsageError, match=r"several cases with the same id: 'a'"):
         run(cases(case("a", turn()), case("b", turn()), case("a", turn())), agent, MATCH)
     assert agent.most == 0
 

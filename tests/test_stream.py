@@ -154,7 +154,7 @@ def test_a_fault_at_the_end_is_found_before_anything_is_evaluated(tmp_path: Path
 def test_where_nothing_is_recorded_an_agent_is_needed(tmp_path: Path) -> None:
     file = tmp_path / "rooms.jsonl"
     write_cases(CasesInMemory(rooms()), file)
-    with pytest.raises(UsageError, match="nothing is recorded"):
+    with pytest.raises(UsageError, match="context was not recorded"):
         adk_eval.score(file, config=CONFIG)
     assert adk_eval.score(file, rooms(), CONFIG).verdict == "passed"
 
@@ -166,7 +166,7 @@ def test_a_run_that_is_missing_is_an_error_of_its_case(tmp_path: Path) -> None:
     file = tmp_path / "many.parquet"
     write_cases(replace(source, runs=runs), file)
     report = adk_eval.score(file, config=CONFIG)
-    assert [case.error for case in report.cases if case.error] == ["the recording does not hold run 2 of case 'case 1'"]
+    assert [case.error for case in report.cases if case.error] == ["the recording does not contain run 2 of case 'case 1'"]
 
 
 def test_cases_can_be_read_one_by_one(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def described(error: BaseException, private: Collection[str] = ()) -> str:
     return redacted(message, hidden | secrets_of())
 
 
-NO_USER = "this case has a conversation_scenario, and nothing simulates its user here; evaluate it with mlflow_adk_eval.evaluate, or give it a conversation"
+NO_USER = "this case has a conversation_scenario, but nothing simulates its user here; evaluate it with mlflow_adk_eval.evaluate, or give it a conversation"
 
 
 def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str, str]]:
@@ -112,11 +112,13 @@ def conversation_setups(
     environment = tool_environment(config, eval_set)
     if not isinstance(agent, LiveAgent):
         if environment and not isinstance(agent, Recording):
-            raise UsageError(f"agent {agent.name!r} cannot be given the config's tool environment: it does not take one message at a time")
+            raise UsageError(
+                f"agent {agent.name!r} cannot use the config's tool environment, because it does not take one message at a time"
+            )
         return None
     if config.live_model_config is not None:
-        live = "settings of conversations over a live connection, in both directions at once"
-        raise ConfigError("config", [Problem("$.live_model_config", live, "none: an agent gets one message at a time")])
+        live = "settings for live (streaming) conversations"
+        raise ConfigError("config", [Problem("$.live_model_config", live, "none: live conversations are not supported")])
     scenarios = [case for case in eval_set.eval_cases if case.conversation is None]
     settings, function, model = config.user_simulator_config or UserSimulatorConfig(), cast("Any", user_simulator), None
     if scenarios and (user_simulator is None or isinstance(user_simulator, str) or hasattr(user_simulator, "ask")):

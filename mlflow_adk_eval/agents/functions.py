@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ORIGINAL = "adk_eval_original"
 """The attribute that leads from a recorded tool to the function itself."""
 _TWO = 2
-_WANTED = "wanted a function of the user's text and the session, or of the text alone"
+_WANTED = "wanted a function of the user's text and the session, or of the text only"
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class ToolRecorder:
         home = f"{whole.__module__}.{getattr(whole, '__qualname__', type(whole).__qualname__)}"
         if self.homes.setdefault(known, home) != home:
             raise UsageError(
-                f"two tools are called {known!r}, {self.homes[known]} and {home}: give one of them another name, as in session.tool({known}, name=…)"
+                f"two tools are named {known!r}, {self.homes[known]} and {home}: rename one, as in session.tool({known}, name=…)"
             )
         wrapper = functools.wraps(original)(self._async(original, known) if is_async(original) else self._sync(original, known))
         wrapper.__name__ = known
@@ -122,7 +122,7 @@ class ToolRecorder:
                     if inspect.isawaitable(answer):  # which would not be recorded
                         if inspect.iscoroutine(answer):
                             answer.close()
-                        raise UsageError(f"tool {name} answers with something to await, and is no async function: make it one")
+                        raise UsageError(f"tool {name} returned an awaitable but is not an async function: make it one")
                     record.answer = answer
             return record.answer
 
@@ -133,7 +133,7 @@ class ToolRecorder:
         """Record a call: that it was made, how long it took, and what it answered or failed with."""
         log, call_id = self.log, f"call_{next(self.numbers)}"
         if log.closed:
-            raise AgentError(f"the turn in which {name} was to be called is over")
+            raise AgentError(f"{name} was called after its turn had ended")
 
         def add(role: str, part: Part) -> None:
             log.add(TurnEvent(author=log.author, kind="call", content=Content(role=role, parts=(part,))))
@@ -310,7 +310,7 @@ def takes_session(function: Callable[..., Any]) -> bool:
         UsageError: if neither is possible.
     """
     if isinstance(function, type):
-        raise UsageError(f"agent {function.__name__} is a class: pass an object of it; {_WANTED}")
+        raise UsageError(f"agent {function.__name__} is a class: pass an instance; {_WANTED}")
     signature = _signature(function)
     if signature is None:
         return True

@@ -113,7 +113,7 @@ class Recording:
 def not_held(eval_id: str, run_index: int) -> Conversation:
     """Return what comes of a conversation that a recording does not hold."""
     wanted = f"run {run_index + 1} of case" if run_index else "case"
-    return Conversation(actual=(), error=f"the recording does not hold {wanted} {eval_id!r}")
+    return Conversation(actual=(), error=f"the recording does not contain {wanted} {eval_id!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _of_result(result: EvalSetResult) -> Recording:
         else:
             if isinstance(state, dict):
                 state = {key: value for key, value in state.items() if not key.startswith(("__", "temp:"))}
-            error = "" if case.actual else "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
+            error = "" if case.actual else "ADK recorded no turn of this case, so its inference failed; ADK does not store the reason"
             conversation = Conversation(actual=case.actual, session_state=state, error=error)
         conversations.append((case.eval_id, conversation))
     return _by_id(conversations, _only(apps))

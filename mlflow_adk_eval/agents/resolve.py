@@ -107,7 +107,7 @@ def _is_recorded(source: str | Path) -> bool:
 
 
 def _no_sub_agents(agent_name: str, source: str) -> UsageError:
-    return UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, and {source} is none")
+    return UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, but {source} is not one")
 
 
 def _limited(agent: Agent, limits: Limits | None) -> Agent:

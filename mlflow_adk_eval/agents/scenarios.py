@@ -88,7 +88,7 @@ async def generated_cases(agent: Agent, model: OneJudge, wishes: Wishes, setup: 
     """
     description = description_of(agent)
     if not (description or wishes.generation_instruction):
-        raise UsageError(f"nothing is known of what {agent.name} does; wanted --instruction")
+        raise UsageError(f"nothing describes what {agent.name} does; set --instruction")
     judge = resolve_judge(model)
     session = JudgeSession(setup)
     writer = session.user_model(UserSimulatorConfig(), judge)
@@ -146,7 +146,7 @@ def _read(answer: Answer) -> tuple[list[ConversationScenario], str]:
         return [], answer.why(str(error))
     written = value.get("scenarios") if isinstance(value, dict) else None
     if not isinstance(written, list):
-        return [], answer.why("the answer has no list of scenarios")
+        return [], answer.why("the answer contains no list of scenarios")
     scenarios: list[ConversationScenario] = []
     for one in written:
         given: dict[str, Any] = one if isinstance(one, dict) else {}

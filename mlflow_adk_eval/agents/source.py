@@ -117,11 +117,11 @@ def source_of(agent: Agent, said_version: str = "") -> AgentSource:
             label = " ".join(filter(None, (name, version)))
             # Without a name, agents are told apart by what they said; one that is read from its rows as they are needed says it too late.
             mark = " that names no agent" + (f", sha256 {agent.sha256[:12]}…" if agent.runs else "")
-            described = f"a recording{f' of {label}' if label else mark}, whose source is not known"
+            described = f"a recording{f' of {label}' if label else mark}, so its source is unknown"
             return AgentSource(kind="recording", description=described, recorded_version=version)
         case HttpAgent():
-            version = f", which says that it is version {said_version}" if said_version else ""
-            described = f"behind the address {agent.address}{version}, so its source is not known"
+            version = f", which reports version {said_version}" if said_version else ""
+            described = f"behind the address {agent.address}{version}, so its source is unknown"
             return AgentSource(kind="address", description=described, said_version=said_version)
         case AdkAgent():
             modules = agent.modules or _modules_with(agent.root)
@@ -139,7 +139,7 @@ def _source(modules: Iterable[ModuleType], *, whole: bool = False, models: Itera
         for module in modules:
             tree.begin(module, whole=whole)
         if tree.folder is None:
-            return AgentSource(kind="unknown", description="unknown: it is defined in no file that Python imported")
+            return AgentSource(kind="unknown", description="unknown: no imported file defines it")
         hide_env_file(tree.folder)
         # The nearest one of the project is the one that ADK loads.
         places = [each for each in (tree.folder, *tree.folder.parents) if each.is_relative_to(tree.project)]
@@ -147,7 +147,7 @@ def _source(modules: Iterable[ModuleType], *, whole: bool = False, models: Itera
         variables = set(_VARIABLE.findall(env.read_text("utf-8", "replace"))) if env else set[str]()
     except _TooMuchError:
         limit = f"more than {MAX_FILES:,} files or {MAX_BYTES >> 20} MiB"
-        return AgentSource(kind="unknown", description=f"unknown: there are {limit} in and around {tree.folder}", folder=tree.folder)
+        return AgentSource(kind="unknown", description=f"unknown: {tree.folder} and its surroundings contain {limit}", folder=tree.folder)
     except OSError as error:
         return AgentSource(kind="unknown", description=f"unknown: {error.filename} cannot be read: {error.strerror}", folder=tree.folder)
     files = {os.fsencode(key).decode("utf-8", "replace"): hashlib.sha256(text).hexdigest() for key, text in tree.texts.items()}
@@ -481,7 +481,7 @@ def git_state(folder: Path) -> GitState | None:
     diff += "".join(_ask(git, root, "diff", "--no-index", "--no-color", "--", "/dev/null", name) for name in untracked if name)
     if len(diff) > _MAX_DIFF:
         digest = hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest()
-        diff = f"{diff[:_MAX_DIFF]}\n… {len(diff) - _MAX_DIFF} more characters; sha256 of all: {digest}\n"
+        diff = f"{diff[:_MAX_DIFF]}\n… {len(diff) - _MAX_DIFF} more characters; sha256 of everything: {digest}\n"
     return GitState(
         commit=commit,
         branch=_ask(git, folder, "symbolic-ref", "--short", "--quiet", "HEAD").strip(),

@@ -52,11 +52,13 @@ def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
     others = known - named.keys()
     meant = {tool: nearest(tool, others) for tool in named if tool not in known}
     sentences = [
-        f"the tool environment names {tool!r}, which no agent has or called; did you mean {near!r}?" for tool, near in meant.items() if near
+        f"the tool environment names {tool!r}, but no agent has or called that tool; did you mean {near!r}?"
+        for tool, near in meant.items()
+        if near
     ]
     strange = [repr(tool) for tool, near in meant.items() if not near]
     if strange:
-        sentences.append(f"the tool environment names {listed(strange, _MAX_NAMED)}, which no agent has or called")
+        sentences.append(f"the tool environment names {listed(strange, _MAX_NAMED)}, but no agent has or called them")
     idle = [repr(tool) for tool in named if tool in known - injected]
     if idle:
         sentences.append(f"the tool environment answered or delayed no call of {listed(idle, _MAX_NAMED)}")

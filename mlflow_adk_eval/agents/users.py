@@ -63,7 +63,7 @@ class FunctionUser:
             case Content() | Ending():
                 return answer
             case _:
-                wanted = "a text that is not empty, or None to end the conversation"
+                wanted = "a non-empty text, or None to end the conversation"
                 raise UsageError(f"the simulated user returned {shown(answer)}; wanted {wanted}")
 
 
@@ -121,7 +121,7 @@ class SimulatedUser:
                 break
         attempts = f" ({len(problems)} attempts)" if len(problems) > 1 else ""
         reason = "; ".join(dict.fromkeys(problems)) + attempts
-        return Ending(reason="error", detail=f"the simulated user said nothing before turn {len(turns) + 1}: {reason}")
+        return Ending(reason="error", detail=f"the simulated user gave no message for turn {len(turns) + 1}: {reason}")
 
 
 def user_prompt_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns: Sequence[Invocation]) -> UserPrompt:
@@ -146,20 +146,20 @@ def check_scenarios(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) ->
     """
     problems: list[Problem] = []
     if settings.type == "llm_audio":
-        heard, written = "llm_audio, a user who is heard", "llm_backed, which writes what it would say; nobody speaks here"
+        heard, written = "llm_audio, a speaking user", "llm_backed, a writing user: audio is not supported"
         problems.append(Problem(f"{_AT}.type", heard, written))
     own = settings.custom_instructions
     if own is not None:
         nameless = [case.eval_id for case in cases if scenario_of(case).user_persona]
         if nameless and "persona" not in placeholders(own):
-            wanted = f"it, since these cases have a persona: {listed(nameless, _MAX_NAMED)}"
+            wanted = f"this placeholder, because these cases have a persona: {listed(nameless, _MAX_NAMED)}"
             problems.append(Problem(f"{_AT}.custom_instructions", "no {{ persona }}", wanted))
         for case in cases:
             try:
                 user_prompt_of(settings, scenario_of(case), ()).request({})
             except ValueError as error:
-                refused = f"a template that case {case.eval_id!r} cannot fill in: {error}"
-                problems.append(Problem(f"{_AT}.custom_instructions", refused, "one that every scenario can fill in"))
+                refused = f"a template that fails for case {case.eval_id!r}: {error}"
+                problems.append(Problem(f"{_AT}.custom_instructions", refused, "one that works for every scenario"))
                 break
     if problems:
         raise ConfigError("config", problems)

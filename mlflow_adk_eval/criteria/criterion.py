@@ -14,7 +14,7 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
-NO_REFERENCE = Errored("the reference of this turn has no final response, so there is nothing to compare with")
+NO_REFERENCE = Errored("the reference of this turn has no final response to compare with")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]
     cells = tuple([judge(got, want) for got, want in zip(actual, expected, strict=False)])
     if len(actual) == len(expected):
         return Judged(cells)
-    extra = Errored(f"no expected invocation: the reference has {len(expected)} of {len(actual)} turns")
+    extra = Errored(f"no expected turn: the reference has {len(expected)} of {len(actual)} turns")
     return Judged((*cells, *missing_turns(run), *(extra,) * (len(actual) - len(expected))))
 
 
@@ -94,7 +94,7 @@ def missing_turns(run: CaseRun) -> tuple[Errored, ...]:
     expected = len(run.case.conversation or ())
     if expected <= len(run.actual):
         return ()
-    error = Errored(f"no actual invocation: the agent has {len(run.actual)} of {expected} turns")
+    error = Errored(f"no actual turn: the agent has {len(run.actual)} of {expected} turns")
     return (error,) * (expected - len(run.actual))
 
 

@@ -121,7 +121,7 @@ def _cell(score: Any, rationale: str = "") -> Outcome:
     if score is None or score is _ABSENT:
         return Errored("the metric gave no score")
     if not isinstance(score, Real):
-        return Errored(f"the metric gave {shown(score)}, which is no number")
+        return Errored(f"the metric gave {shown(score)}, not a number")
     try:
         return Scored(float(score), rationale)
     except ValueError as error:

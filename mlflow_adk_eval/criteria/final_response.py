@@ -48,7 +48,7 @@ SPECS = (
     CriterionSpec(
         name=NAME,
         origin="adk",
-        about="1 for each turn whose final response a judge finds valid beside the expected one, else 0",
+        about="1 for each turn whose final response matches the expected one, according to a judge, else 0",
         kept="every vote with its explanation, the tally, the dissent",
         settings=JudgedSettings,
         needs=("reference", "expected_response"),

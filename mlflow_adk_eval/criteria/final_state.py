@@ -27,9 +27,9 @@ class FinalStateSettings(CriterionSettings):
     """How the session's final state must match the expected one."""
 
     match_type: Annotated[Literal["EXACT", "SUBSET"], BeforeValidator(read_name)] = Field(
-        default="SUBSET", description="``SUBSET``: the expected keys with their values must be there; ``EXACT``: and no others."
+        default="SUBSET", description="``SUBSET``: the state must contain the expected keys and values; ``EXACT``: and no other keys."
     )
-    only_where_expected: bool = Field(default=False, description="whether rows that expect no state are left without a score on purpose.")
+    only_where_expected: bool = Field(default=False, description="whether rows without an expected state are skipped on purpose.")
 
     def applies_to(self, case: EvalCase) -> bool:
         """Leave out a case that expects no state, if the settings say so."""
@@ -46,11 +46,9 @@ class FinalSessionState:
         """Judge the case as a whole."""
         expected, match_type = run.case.final_session_state, self.settings.match_type
         if not expected:
-            return whole_case(
-                run, Skipped("the case expects no final_session_state; with only_where_expected such cases are left out of the plan")
-            )
+            return whole_case(run, Skipped("the case has no expected final_session_state; set only_where_expected to skip such cases"))
         if run.session_state is None:
-            return whole_case(run, Errored("the final state of the session is not known"))
+            return whole_case(run, Errored("the session's final state is unknown"))
         unlike = state_differences(run.session_state, expected, exact=match_type == "EXACT")
         if not unlike:
             return whole_case(run, Scored(1.0, f"All {len(expected)} expected keys are as expected."))
@@ -83,7 +81,7 @@ SPECS = (
         name="final_session_state",
         origin="ours",
         about="1 if the session ended in the expected state, else 0",
-        kept="which keys differ; ADK defines the field and reads it nowhere",
+        kept="the keys that differ; ADK defines the field but never reads it",
         settings=FinalStateSettings,
         scope="case",
         needs=("session_state",),

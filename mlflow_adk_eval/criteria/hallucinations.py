@@ -40,7 +40,7 @@ _MAX_NAMED = 5
 class HallucinationsSettings(JudgedSettings):
     """Which of the agent's texts are judged."""
 
-    evaluate_intermediate_nl_responses: bool = Field(default=False, description="whether what the agent said on the way is judged, too.")
+    evaluate_intermediate_nl_responses: bool = Field(default=False, description="whether intermediate responses are also judged.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _outcome(findings_of: Mapping[str, Sequence[VotedItem]]) -> Outcome:
         parts.append({"step": name, "score": mean(record["score"] for record in records), "sentences": records})
         listed += records
     grounded = sum(record["score"] > 0 for record in listed)
-    lines = [f"Sentences that are grounded or claim nothing: {grounded} of {len(listed)}.", ""]
+    lines = [f"Sentences that are grounded or make no claim: {grounded} of {len(listed)}.", ""]
     for record in sorted(listed, key=lambda record: bool(record["score"])):
         quoted = ((about, record.get(name)) for about, name in (("For", "supporting_excerpt"), ("Against", "contradicting_excerpt")))
         evidence = "".join(f" {about}: “{_flat(text)}”." for about, text in quoted if text)
@@ -135,7 +135,7 @@ SPECS = (
     CriterionSpec(
         name=_NAME,
         origin="adk",
-        about="the share of an answer's sentences that are supported or claim nothing",
+        about="the share of an answer's sentences that are supported or make no claim",
         kept="each sentence with its label, votes and excerpts",
         settings=HallucinationsSettings,
         prompts=(_NAME,),

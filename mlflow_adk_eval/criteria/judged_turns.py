@@ -22,7 +22,7 @@ from mlflow_adk_eval.runtime import gathered
 
 C = TypeVar("C")
 
-TRIVIAL = "The final response has no content, so it was not put to a judge."
+TRIVIAL = "The final response is empty, so no judge was asked."
 """Why an answer was decided without a call."""
 
 _NO_TURN = Errored("there is no turn to judge")

@@ -115,11 +115,11 @@ def check_ids(eval_set: EvalSet) -> None:
     """Raise an error that names the ids by which cases of `eval_set` could not be told apart, or not be stored."""
     eval_ids = eval_set.eval_ids
     if broken := [eval_id for eval_id in eval_ids if eval_id != eval_id.encode("utf-8", "replace").decode()]:
-        raise UsageError(f"eval set {eval_set.eval_set_id!r} has the id {broken[0]!r}, which is no text in Unicode: half a surrogate pair")
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has the id {broken[0]!r}: not valid Unicode (half a surrogate pair)")
     if len(set(eval_ids)) < len(eval_ids):
         twice = [eval_id for eval_id, count in Counter(eval_ids).items() if count > 1]
         named = ", ".join(map(repr, twice[:_MAX_NAMED]))
-        raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases of one id, which could not be told apart: {named}")
+        raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases with the same id: {named}")
 
 
 def _problems(config: EvalConfig, eval_set: EvalSet, places: Sequence[_Place]) -> Iterator[Problem]:
@@ -132,7 +132,7 @@ def _problems(config: EvalConfig, eval_set: EvalSet, places: Sequence[_Place]) -
         for name, needs in place.needs.items():
             for need, affected, noun, kind in lacking:
                 if need in needs and affected.count:
-                    wanted = f"one that needs none, since these cases are {kind}: {affected}"
+                    wanted = f"a criterion without that need, because these cases are {kind}: {affected}"
                     yield Problem(f"{place.at}.{name}", f"a criterion that needs {noun}", wanted)
     for place in places:
         for (name, problem), affected in place.rubric_problems.items():

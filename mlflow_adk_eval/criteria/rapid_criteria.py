@@ -34,9 +34,9 @@ if TYPE_CHECKING:  # reading a config loads this module, and asks no service
     from mlflow_adk_eval.judge.providers.vertex import VertexService
 
 _NO_CALL = Scored(1.0, "No call was expected or made.")
-_NO_REFERENCE = Errored("the turn has no expected response, so there is no reference to judge by")
+_NO_REFERENCE = Errored("the turn has no expected response as a reference")
 _WINS = {"BASELINE": 0.0, "TIE": 0.5, "CANDIDATE": 1.0}
-_NO_CONTENT = "an answer that has no content is no better than any other."
+_NO_CONTENT = "an empty answer is no better than any other."
 _UNASKED = {f"TIE: {SAME_TEXT}": _WINS["TIE"]} | {f"{choice}: {_NO_CONTENT}": worth for choice, worth in _WINS.items()}
 
 
@@ -44,7 +44,7 @@ class BleuSettings(CriterionSettings):
     """How BLEU is computed."""
 
     use_effective_order: bool = Field(
-        default=True, description="whether n-grams that a short answer cannot have are left out, without which it would score 0."
+        default=True, description="whether n-grams longer than a short answer are ignored; otherwise it scores 0."
     )
 
 
@@ -55,18 +55,18 @@ class RougeSettings(CriterionSettings):
         default="rouge1", description="``rouge1`` to ``rouge9``, ``rougeL`` or ``rougeLsum``."
     )
     use_stemmer: bool = Field(default=False, description="whether English words are stemmed.")
-    split_summaries: bool = Field(default=False, description="whether ``rougeLsum`` takes each sentence for a line.")
+    split_summaries: bool = Field(default=False, description="whether ``rougeLsum`` treats each sentence as a line.")
 
 
 class ParameterSettings(CriterionSettings):
     """How the parameters of tool calls are compared."""
 
     use_strict_string_match: bool = Field(
-        default=False, description="whether values must be written alike; else they are compared as JSON."
+        default=False, description="whether values must be equal as text; else they are compared as JSON."
     )
 
 
-_INSTRUCTION = "what counts as the instruction: what the user said, or what the agent is told to do."
+_INSTRUCTION = "the source of the instruction: the user's message or the agent's instructions."
 _USE_REFERENCE = "whether the judge sees the expected answer."
 
 
@@ -191,11 +191,11 @@ def instance_of(metric: RapidMetric, settings: RatingSettings | PairwiseSettings
     if "context" in metric.fields:
         texts["context"] = knowledge_text(run.actual[: index + 1])
         if not texts["context"]:
-            return Errored("nothing is recorded of what the agent knew, so there is no context to judge by")
+            return Errored("the agent's context was not recorded, so there is nothing to judge against")
     if isinstance(settings, InstructedSettings | PairwiseSettings):
         texts["instruction"] = user_text(turn) if settings.instruction == "user_message" else instructions_text(turn.app_details)
         if not texts["instruction"]:
-            return Errored("the instructions of the agent were not recorded, so there is no instruction to judge by")
+            return Errored("the agent's instructions were not recorded, so there is nothing to judge against")
     if isinstance(settings, TextRatingSettings | PairwiseSettings) and settings.use_reference:
         texts["reference"] = final_text(run.expected[index]) if run.expected and index < len(run.expected) else ""
         if not texts["reference"]:
@@ -215,7 +215,7 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
         if isinstance(instance, Errored):
             return Cell(instance)
         if run.baseline is None or index >= len(run.baseline):
-            lacking = "there is no baseline of this case" if run.baseline is None else "the baseline has no such turn"
+            lacking = "there is no baseline for this case" if run.baseline is None else "the baseline has no such turn"
             return Cell(Errored(f"{lacking} to compare with"))
         baseline = self.answer(run.baseline[index])
         silent, baseline_silent = trivial(instance["prediction"]), trivial(baseline)
@@ -246,7 +246,7 @@ def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_judge, "pairwise": RapidPairwise}
 _KEPT = {
-    "computed": "the settings it was computed with",
+    "computed": "the settings used",
     "judged": "the grade, its explanation, confidence and votes",
     "pairwise": "the choice, its explanation, confidence and votes in both orders",
 }

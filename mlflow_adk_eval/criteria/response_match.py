@@ -39,7 +39,7 @@ def _turn(actual: Invocation, expected: Invocation) -> Outcome:
     if not wanted.strip():
         return NO_REFERENCE
     if not given and (other := content_text(actual.final_response)):
-        return Errored(f"the response has no text whose words could be compared, but {cut(other, _LONGEST)}")
+        return Errored(f"the response has no text to compare, but {cut(other, _LONGEST)}")
     response, reference = tokens(given), tokens(wanted)
     overlap = rouge_1(response, reference)
     empty = [side for side, words in (("response", response), ("reference", reference)) if not words]
@@ -55,7 +55,7 @@ SPECS = (
     CriterionSpec(
         name="response_match_score",
         origin="adk",
-        about="ROUGE-1 of each turn's final response beside the expected one",
+        about="ROUGE-1 of each turn's final response against the expected one",
         kept="precision and recall",
         needs=("reference", "expected_response"),
         make=ResponseMatch,

@@ -90,7 +90,7 @@ def _united(rubrics: Iterable[Rubric]) -> RubricSet:
         if not text:
             problems.append(f"the rubric {shown(rubric.rubric_id)} has no text")
         elif texts.setdefault(rubric.rubric_id, text) != text:
-            problems.append(f"the rubric id {shown(rubric.rubric_id)} stands for two different demands")
+            problems.append(f"the rubric id {shown(rubric.rubric_id)} is used for two different rubrics")
     return RubricSet(texts, "; ".join(dict.fromkeys(problems)))
 
 
@@ -129,14 +129,14 @@ def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> Iterator[str]:
     for where, rubric in rubrics:
         what = f"{case.eval_id}: the rubric {shown(rubric.rubric_id)} of {where} is not used:"
         if rubric.type is None:
-            yield f"{what} it has no type, which would be one of {', '.join(types)}"
+            yield f"{what} it has no type; wanted one of {', '.join(types)}"
         elif rubric.type in used:
             continue
         elif rubric.type in types:
-            yield f"{what} no criterion of the config judges by rubrics of the type {rubric.type}"
+            yield f"{what} no criterion in the config uses rubrics of the type {rubric.type}"
         else:
             hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), types)
-            yield f"{what} no criterion judges by rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
+            yield f"{what} no criterion uses rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
 
 
 _WORTH = {"yes": 1.0, "no": 0.0}

@@ -38,7 +38,7 @@ class ToolTrajectorySettings(CriterionSettings):
     """How tool calls must match the expected ones."""
 
     match_type: Annotated[MatchType, BeforeValidator(_match_type)] = Field(
-        default="EXACT", description="how strictly what happened must match what is expected."
+        default="EXACT", description="how strictly the calls must match the expected calls."
     )
     ignore_args: bool = Field(default=False, description="whether the arguments of tool calls may differ.")
 
@@ -65,11 +65,9 @@ class ToolTrajectory:
 
 @cache
 def _agreement(actual: int, expected: int) -> Scored:
-    more = f"{actual - expected} more, which this match type allows." if actual > expected else ""
+    more = f"{actual - expected} more, as this match type allows." if actual > expected else ""
     if not expected:
-        return Scored(
-            1.0, f"No call was expected; {actual} made, which this match type allows." if more else "No call was expected or made."
-        )
+        return Scored(1.0, f"No call was expected; {actual} made, as this match type allows." if more else "No call was expected or made.")
     called = "The expected call was made" if expected == 1 else f"All {expected} expected calls were made"
     return Scored(1.0, f"{called}, and {more}" if more else f"{called}.")
 
@@ -95,13 +93,13 @@ def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], 
 def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
     want, got = step.expected, step.actual
     if want and got:
-        yield f"- `{want.name}` was called with other arguments:"
+        yield f"- `{want.name}` was called with different arguments:"
         for place in islice(differences(got.args or {}, want.args or {}), _MAX_SHOWN):
             yield f"  - `{place.path}`: expected {place.expected}, got {place.actual}"
     elif want:
         yield f"- missing: `{_call(want)}`"
     elif got:
-        yield f"- {'besides, which is allowed' if extra_allowed else 'unexpected'}: `{_call(got)}`"
+        yield f"- {'in addition, as allowed' if extra_allowed else 'unexpected'}: `{_call(got)}`"
 
 
 def _call(call: FunctionCall) -> str:
@@ -113,7 +111,7 @@ SPECS = (
         name="tool_trajectory_avg_score",
         origin="adk",
         about="1 for each turn whose tool calls match the expected ones, else 0",
-        kept="which call is missing, unexpected, or has which other argument",
+        kept="the calls that are missing, unexpected or have different arguments",
         settings=ToolTrajectorySettings,
         needs=("reference", "expected_calls", "calls"),
         make=ToolTrajectory,

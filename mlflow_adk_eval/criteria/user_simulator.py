@@ -25,13 +25,13 @@ from mlflow_adk_eval.runtime import gathered
 _NAME = "per_turn_user_simulator_quality_v1"
 _STOP = "per_turn_user_simulator_stop"
 _WORTH = {"valid": 1.0, "invalid": 0.0}
-_WRITTEN = Skipped("the case has no conversation scenario: the user's messages were written, not simulated")
+_WRITTEN = Skipped("the case has no conversation scenario: its user messages are written, not simulated")
 
 
 class UserSimulatorSettings(JudgedSettings):
     """How the simulated user speaks."""
 
-    stop_signal: str = Field(default="</finished>", description="how the simulated user says that it is done.")
+    stop_signal: str = Field(default="</finished>", description="the simulated user's signal that it is done.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
         cells = await gathered(partial(ask_judge, self.collector, question, place(run, index, _NAME)) for question in questions)
         if index == 0:  # how it began needs no judge
             as_planned = message.strip() == scenario.starting_prompt.strip()
-            other = f"The user did not begin with the starting prompt, but with: {message.strip()}"
-            cells = [Cell(Scored(1.0, "The user began with the starting prompt.") if as_planned else Scored(0.0, other)), *cells]
+            other = f"The user did not start with the starting prompt, but with: {message.strip()}"
+            cells = [Cell(Scored(1.0, "The user started with the starting prompt.") if as_planned else Scored(0.0, other)), *cells]
         return Cell(_worse(*(cell.outcome for cell in cells)), tuple(vote for cell in cells for vote in cell.votes)) if ends else cells[0]
 
 
@@ -98,7 +98,7 @@ SPECS = (
         name=_NAME,
         origin="adk",
         about="1 for each turn whose user message follows from the scenario, else 0",
-        kept="every vote, also on where the conversation ended",
+        kept="every vote, including those on where the conversation ended",
         settings=UserSimulatorSettings,
         needs=("scenario",),
         prompts=(_NAME, _STOP),

@@ -172,8 +172,8 @@ class JudgeClient:
             return
         self._saved = 0
         self._give_up(
-            f"{len(self._unread)} answers of {self._who} in a row could not be read: the last one is {shown(answer.text)} ({error}), wanted "
-            f"{wanted}; use a larger model or a server that keeps to a JSON schema, or look at max_output_tokens"
+            f"{len(self._unread)} answers of {self._who} in a row could not be parsed: the last is {shown(answer.text)} ({error}), wanted "
+            f"{wanted}; use a larger model or a server that enforces a JSON schema, or check max_output_tokens"
         )
 
     async def request(self, send: Send, address: str | None, *, may_reuse: MayReuse | None = None) -> CallResult:
@@ -307,11 +307,11 @@ class JudgeClient:
             facts["error.type"] = type(error).__name__
             raise
         else:
-            used = histogram("gen_ai.client.token.usage", "{token}", "The tokens of a request to a model, of a kind.")
+            used = histogram("gen_ai.client.token.usage", "{token}", "Tokens of a model request, by kind.")
             for kind, count in tokens.items():
                 used.record(count, facts | {"gen_ai.token.type": kind})
         finally:
-            duration = histogram("gen_ai.client.operation.duration", "s", "How long a request to a model took.")
+            duration = histogram("gen_ai.client.operation.duration", "s", "Duration of a model request.")
             duration.record(anyio.current_time() - permit.sent_at, facts)
         return answer
 
@@ -365,9 +365,7 @@ class JudgeClient:
             self._failures.failed(permit.sent_at, now, timed_out=isinstance(error, _TimedOut))
             if self._failures.is_outage(now, oldest=self._limiter.oldest):
                 seconds, requests = self._failures.longest_s, self._failures.in_a_row
-                self._give_up(
-                    f"{self._who} was given up: nothing but failures came back for {seconds:g} s ({requests} requests), the last one: {error}"
-                )
+                self._give_up(f"{self._who} returned only failures for {seconds:g} s ({requests} requests), the last: {error}")
             elif self._failures.stalled:
                 self._limiter.concurrency.alone(now)
         elif isinstance(error, Refused):

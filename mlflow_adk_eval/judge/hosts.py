@@ -44,7 +44,7 @@ def endpoint_named_by(*names: str) -> str:
     value, file = _SET_BY_AGENTS.get(name, ("", None))
     if file and url == value:
         raise JudgeError(
-            f"{file} sets {name}, but an agent has no say in where judges are asked. If you want that, set {name} in the environment"
+            f"{file} sets {name}, but an agent must not choose the judges' server. If you want this, set {name} in the environment"
         )
     return url
 

@@ -66,8 +66,8 @@ class Identity:
             before = json.loads(account.body) if account and account.body else fingerprint
             if before != fingerprint:
                 self.note = (
-                    f"{place} serves another model than when its answers were last kept (fingerprint {fingerprint}, before {before}), "
-                    "so it was asked anew"
+                    f"{place} serves a different model than when its answers were stored (fingerprint {fingerprint}, before {before}), "
+                    "so it was asked again"
                 )
             if account and (before != fingerprint or not account.body):
                 await reached(answers, lambda: answers.set_account(name, json.dumps(fingerprint), version=account.version))

@@ -137,9 +137,7 @@ def _examples(name: str) -> str:
         _, text = _read(f"examples/{name}")
     except FileNotFoundError:
         have = sorted(file.name.removesuffix(".md") for file in (_FOLDER / "examples").iterdir())
-        raise UsageError(
-            f"prompt='examples': there are no worked examples for {name}; wanted another variant, or one of {', '.join(have)}"
-        ) from None
+        raise UsageError(f"prompt='examples': {name} has no worked examples; use another variant, or one of {', '.join(have)}") from None
     material, answers = text.splitlines()[::2], text.splitlines()[1::2]
     shown = "\n\n".join(f"{given}\n\n  Answer: {answer}" for given, answer in zip(material, answers, strict=True))
     return f"# Examples\n\nThe material is abridged here.\n\n{shown}"

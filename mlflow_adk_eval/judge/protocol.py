@@ -80,7 +80,7 @@ class Answer:
         """
         if self.problem.casefold() in _CUT_OFF:
             after = "" if self.output_tokens is None else f" after {self.output_tokens:,} tokens"
-            return f"the answer was cut off{after}: allow more with max_output_tokens"
+            return f"the answer was cut off{after}: raise max_output_tokens"
         return f"{error} ({self.problem})" if self.problem else error
 
 

@@ -112,7 +112,7 @@ class Question:
 
     def _verdict(self, value: Any, repair: str) -> ItemVerdict:
         if not isinstance(value, dict):
-            return ItemVerdict(error="the answer leaves it out" if value is None else f"the answer is {shown(value)}, not a verdict")
+            return ItemVerdict(error="the answer omits it" if value is None else f"the answer is {shown(value)}, not a verdict")
         given, texts = value.get("verdict"), {name: value.get(name) for name in ("rationale", *self.remarks)}
         label = given.strip().casefold() if isinstance(given, str) else ""
         if label not in self.label_values:
@@ -121,7 +121,7 @@ class Question:
         rationale = remarks.pop("rationale", "")
         words = set(_WORD.findall(rationale.casefold()))
         if label not in words and (others := sorted(name for name in self.label_values if len(name) > _COMMON_WORD and name in words)):
-            remarks["attention"] = f"the reason speaks of {' and '.join(others)}, the verdict is {label}"
+            remarks["attention"] = f"the reason argues for {' and '.join(others)}, but the verdict is {label}"
         return ItemVerdict(label=label, rationale=rationale, remarks=remarks, repair=repair)
 
 
@@ -152,7 +152,7 @@ def decoded(text: str) -> tuple[Any, str]:
         try:
             value = json.loads(inner, object_pairs_hook=_unambiguous, strict=False)
         except ValueError as error:
-            raise ValueError(f"the answer is no JSON: {error}" if text.strip() else "the answer is empty") from None
+            raise ValueError(f"the answer is not JSON: {error}" if text.strip() else "the answer is empty") from None
         repairs.append("line breaks or other control characters in a string")
     return value, " and ".join(repairs)
 
@@ -173,7 +173,7 @@ def _unambiguous(pairs: list[tuple[str, Any]]) -> Json:
     """Refuse an object that says two things under one name: which of them is meant would be a guess."""
     content = dict(pairs)
     if len(content) < len(pairs):
-        msg = "a name stands twice in one object"
+        msg = "a key is repeated in one object"
         raise ValueError(msg)
     return content
 

@@ -127,7 +127,7 @@ class JudgeSession:
         budget, answers, lease = self._setup.budget, self._setup.answers, None
         if budget.name and (budget.max_calls is not None or budget.max_tokens is not None):
             if answers is None:
-                raise UsageError(f"budget {budget.name!r}: wanted a ledger, by which processes share it")
+                raise UsageError(f"budget {budget.name!r}: processes share it through a ledger, but there is none")
             lease = BudgetLease(budget, answers, budget.name)
         self._usage = UsageTracker(budget, lease)
         self._user_usage: UsageTracker | None = None
@@ -155,15 +155,15 @@ class JudgeSession:
         problems = [
             Problem(
                 path,
-                "a setting that a config cannot have, as it may change where or how a model is asked",
-                "only settings of how a model generates, such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)",
+                "a setting that a config must not contain, because it may change where or how a model is called",
+                "only generation settings such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)",
                 did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION),
             )
             if host is None
             else Problem(
                 path,
                 f"the host {host}",
-                f"a host that you allow. If it may read the conversations and get your API key: {HOSTS_VARIABLE}={host}, --judge-host {host},"
+                f"a host that you allow. If it may read the conversations and receive your API key, set {HOSTS_VARIABLE}={host}, --judge-host {host},"
                 f" or judge_hosts=[{host!r}] in Python",
             )
             for path, host in endpoints_in(config)
@@ -215,7 +215,7 @@ class JudgeSession:
             )
         if not judges or len(voters) < len(judges):
             named = ", ".join(judge.model for judge, _ in judges) or "nobody"
-            raise UsageError(f"a panel of {named}: wanted different judges, each with a name of its own")
+            raise UsageError(f"a panel of {named}: wanted different judges with unique names")
         return VoteCollector(
             ask=next(iter(voters.values())).vote,
             num_samples=ceil(options.num_samples / len(voters)) * len(voters),

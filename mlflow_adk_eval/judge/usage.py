@@ -58,9 +58,9 @@ class UsageTracker:
         users = any(tracker.calls for tracker in self._trackers[1:])
         call, whose = ("model call", "judges and simulated users") if users else ("judge call", "judges")
         if budget.max_calls is not None and calls >= budget.max_calls:
-            return f"the budget of {counted(budget.max_calls, call)} is spent"
+            return f"the budget of {counted(budget.max_calls, call)} is used up"
         if budget.max_tokens is not None and tokens >= budget.max_tokens:
-            return f"the budget of {counted(budget.max_tokens, 'token')} for {whose} is spent: {tokens} were used"
+            return f"the budget of {counted(budget.max_tokens, 'token')} for {whose} is used up: {tokens} were used"
         return ""
 
     @property
@@ -175,14 +175,14 @@ class BudgetLease:
                 continue
             if account is None:
                 self._left = 0
-                self.spent = "the budget is shared with other processes, and the ledger that says what they have spent cannot be used"
+                self.spent = "the budget is shared through the ledger, but the ledger cannot be used"
                 return
             calls, used = json.loads(account.body or "[0, 0]")
             calls, used = calls - self._left, used + tokens - self._told
             if budget.max_tokens is not None and used >= budget.max_tokens:
-                self.spent = f"the budget of {counted(budget.max_tokens, 'token')} for all processes is spent: {used} were used"
+                self.spent = f"the budget of {counted(budget.max_tokens, 'token')} for all processes is used up: {used} were used"
             elif more and budget.max_calls is not None and calls >= budget.max_calls:
-                self.spent = f"the budget of {counted(budget.max_calls, 'model call')} for all processes is spent"
+                self.spent = f"the budget of {counted(budget.max_calls, 'model call')} for all processes is used up"
             block = 0
             if more and not self.spent:
                 block = _BLOCK if budget.max_tokens is None else _TOKENS_BLOCK

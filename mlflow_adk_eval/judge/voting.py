@@ -210,7 +210,7 @@ class VoteCollector:
         if score is None:
             errors = Counter(verdict.error for verdict in verdicts if verdict.error)
             reasons = "; ".join(error if count == 1 else f"{error} ({count} times)" for error, count in errors.items())
-            reason = f"{len(votes)} of {self.num_samples} votes could be had, too few for a verdict: {reasons}"
+            reason = f"{len(votes)} of {self.num_samples} votes are available, too few for a verdict: {reasons}"
             return VotedItem(item=item, outcome=Errored(reason))
         voted = _scored(item, score, values, verdicts)
         if not self.panel or not isinstance(voted.outcome, Scored):
@@ -254,7 +254,7 @@ def _said(verdicts: Sequence[ItemVerdict]) -> str:
     labels = Counter(verdict.label for verdict in verdicts if verdict.label is not None)
     words = [f"{label} {count}" for label, count in labels.items()]
     words += [f"no vote: {error}" for error in dict.fromkeys(verdict.error for verdict in verdicts if verdict.error)]
-    return ", ".join(words) or "not asked, as its votes could not have changed the verdict"
+    return ", ".join(words) or "not asked, because its votes could not change the verdict"
 
 
 def _members(question: Question, responses: Sequence[JudgeResponse]) -> dict[str, tuple[int, int, int]]:

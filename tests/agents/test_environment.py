@@ -271,7 +271,7 @@ class Whole:
 
 def test_an_agent_whose_tools_cannot_be_reached_is_refused() -> None:
     eval_set = cases(case("c1", turn()))
-    with pytest.raises(UsageError, match="'whole' cannot be given the config's tool environment"):
+    with pytest.raises(UsageError, match="'whole' cannot use the config's tool environment"):
         run(eval_set, Whole(), config_of(injecting(book=HIT)))
     assert run(eval_set, Whole(), config_of()).passed
 

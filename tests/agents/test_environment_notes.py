@@ -26,7 +26,7 @@ def offered(*tools: str, calls: Iterable[FunctionCall] = (), camel: bool = False
     return turn("done", *calls).model_copy(update={"app_details": AppDetails(agent_details={"agent": details})})
 
 
-UNKNOWN = "the tool environment names {}, which no agent has or called"
+UNKNOWN = "the tool environment names {}, but no agent has or called them"
 UNHEEDED = "the tool environment answered or delayed no call of {}"
 
 

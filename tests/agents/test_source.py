@@ -222,7 +222,7 @@ def test_an_object_that_no_module_holds_has_no_known_source() -> None:
 
     found = source_of(resolve_agent(Agent(name="nobodys", model="gemini-2.5-flash")))
     assert (found.kind, found.sha256, found.manifest, found.folder) == ("unknown", "", b"", None)
-    assert found.description == "unknown: it is defined in no file that Python imported"
+    assert found.description == "unknown: no imported file defines it"
 
 
 def test_a_function_that_was_typed_in_has_no_known_source() -> None:
@@ -238,10 +238,10 @@ def test_a_function_that_was_typed_in_has_no_known_source() -> None:
 def test_an_address_and_a_recording_have_no_source() -> None:
     remote = source_of(A2AAgent("https://me:secret@agents.acme.com/shop"))
     assert (remote.kind, remote.sha256) == ("address", "")
-    assert remote.description == "behind the address https://agents.acme.com/shop, so its source is not known"
+    assert remote.description == "behind the address https://agents.acme.com/shop, so its source is unknown"
     assert source_of(resolve_agent({"a": ["hi"]})).kind == "recording"
     recorded = Recording({}, origin=Origin(agent="shop", agent_version="v7"))
-    assert source_of(recorded).description == "a recording of shop v7, whose source is not known"
+    assert source_of(recorded).description == "a recording of shop v7, so its source is unknown"
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 3), ("MAX_BYTES", 100), ("_MAX_ENTRIES", 5)])

@@ -73,7 +73,7 @@ def test_missing_evidence_is_2(lights: Path, tmp_path: Path) -> None:
     actual = written(tmp_path / "actual.json", EXPECTED | {"eval_cases": EXPECTED["eval_cases"][:1]})
     result = invoke("score", lights, "--actual", actual)
     assert result.exit_code == 2
-    assert "the recording does not hold case 'hi'" in result.stdout
+    assert "the recording does not contain case 'hi'" in result.stdout
 
 
 def test_an_empty_eval_set_is_2(tmp_path: Path) -> None:

@@ -88,10 +88,10 @@ def test_a_budget_with_a_name_is_spent_by_all_who_use_it(server: Server, recorde
 
     assert (score("build-1").exit_code, len(server.calls)) == (2, 4)
     recorded.write_text(recorded.read_text().replace("answer", "another"))  # so that the ledger knows no answer
-    assert "the budget of 4 model calls for all processes is spent" in " ".join(score("build-1").output.split())
+    assert "the budget of 4 model calls for all processes is used up" in " ".join(score("build-1").output.split())
     assert len(server.calls) == 4
     assert (score("build-2").exit_code, len(server.calls)) == (2, 8)
-    assert str(score("build-3", "off").exception) == "budget 'build-3': wanted a ledger, by which processes share it"
+    assert str(score("build-3", "off").exception) == "budget 'build-3': processes share it through a ledger, but there is none"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_prompts_are_registered_where_that_is_asked_for(
 @pytest.mark.parametrize(
     ("judge", "code", "wanted"),
     [
-        ("gpt", 64, "'gpt' is no judge model"),
+        ("gpt", 64, "'gpt' is not a judge model"),
         ("no_such_module:judge", 64, "--judge=no_such_module:judge: No module named 'no_such_module'"),
         ("judge_by_name:jugde", 64, "--judge=judge_by_name:jugde: module 'judge_by_name' has no attribute 'jugde'. Did you mean 'judge'?"),
         ("needs_another:judge", 3, "--judge=needs_another:judge: No module named 'nowhere_installed'"),

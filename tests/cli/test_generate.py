@@ -127,7 +127,7 @@ def test_what_was_paid_for_is_told_and_asked_once(project: Path, monkeypatch: py
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
         first = generated("--max-calls", 2)
         assert (first["exit_code"], first["cases"], first["wanted"], first["calls"], first["reused"]) == (0, 1, 2, 2, 0)
-        assert first["problem"] == "the budget of 2 model calls is spent"
+        assert first["problem"] == "the budget of 2 model calls is used up"
         assert first["tokens"] > 0
         assert generated()["error"] == "new.json already exists; --force overwrites it"
         again = generated("--force")
@@ -158,7 +158,7 @@ def test_an_answer_that_cannot_be_used_is_one_line(reply: Any, monkeypatch: pyte
     [
         (("bot_of_generate:answer",), "give AGENT and --output, or --accept"),
         (("bot_of_generate:answer", "--accept", "x.json"), "--accept takes only the eval set, without AGENT and --output"),
-        (("bot_of_generate:silent", "-o", "x.json"), "nothing is known of what silent does; wanted --instruction"),
+        (("bot_of_generate:silent", "-o", "x.json"), "nothing describes what silent does; set --instruction"),
         (("--accept", "lights.json"), "lights.json: no case has the tag 'generated', so there is nothing to accept"),
         (("--accept", "lights.json:off"), "eval set 'lights' has no case 'off'"),
         (("--accept", "lights.jsonl"), "lights.jsonl: wanted an eval set in JSON; remove the tag 'generated' from these rows yourself"),

@@ -112,7 +112,7 @@ def test_a_response_that_is_media_has_no_score_here_and_zero_in_adk() -> None:
     sides = ((turn().model_copy(update={"final_response": picture}),), (turn("42"),))
     ours = by_us(RESPONSE, *sides)
     assert (scores(ours), scores(by_adk(RESPONSE, *sides))) == ([None], [0.0])
-    assert ours.per_invocation == (Errored("the response has no text whose words could be compared, but [image/png]"),)
+    assert ours.per_invocation == (Errored("the response has no text to compare, but [image/png]"),)
 
 
 @examples(500, HealthCheck.data_too_large)

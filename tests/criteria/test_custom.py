@@ -143,7 +143,7 @@ def test_an_answer_of_the_wrong_kind_is_an_error_of_every_turn(answer: Any, wron
     [
         (True, (None, Scored(1.0))),
         ([1, None], (Scored(1.0), Errored("the metric gave no score"))),
-        ([1, "1"], (Scored(1.0), Errored("the metric gave '1', which is no number"))),
+        ([1, "1"], (Scored(1.0), Errored("the metric gave '1', not a number"))),
         ([1, float("nan")], (Scored(1.0), Errored("the metric gave no usable score: a score must be a finite number, not nan"))),
         ({"overall_score": 0.5}, (None, Scored(0.5))),
         ({"overall_score": None, "per_invocation_results": []}, (None, Errored("the metric gave no score"))),

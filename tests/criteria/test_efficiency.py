@@ -88,7 +88,7 @@ def test_a_turn_that_was_not_timed_took_no_known_time() -> None:
 
 def test_a_turn_that_is_missing_is_not_a_turn_without_cost() -> None:
     judged = PerTurn(tool_calls)(run_of([turn("x")], [turn("x"), turn("y")]))
-    assert judged.per_invocation == (Scored(0.0), Errored("no actual invocation: the agent has 1 of 2 turns"))
+    assert judged.per_invocation == (Scored(0.0), Errored("no actual turn: the agent has 1 of 2 turns"))
 
 
 def test_a_usage_that_is_no_number_is_not_guessed() -> None:

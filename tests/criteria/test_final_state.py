@@ -58,4 +58,4 @@ def test_a_case_that_expects_no_state_is_no_pass(expected: Json | None) -> None:
 
 
 def test_an_unknown_state_is_an_error() -> None:
-    assert judge(None, {"a": 1}) == Errored("the final state of the session is not known")
+    assert judge(None, {"a": 1}) == Errored("the session's final state is unknown")

@@ -98,7 +98,7 @@ def test_every_sentence_is_told_with_its_verdict_the_failed_ones_first() -> None
     found = only(judge([turn("Supported one. Unsupported two.")], by_first_word))
     assert isinstance(found, Scored)
     assert found.rationale.splitlines() == [
-        "Sentences that are grounded or claim nothing: 1 of 2.",
+        "Sentences that are grounded or make no claim: 1 of 2.",
         "",
         "- ✗ final #2 (unsupported 1:0) “Unsupported two.”: it is unsupported For: “for”.",
         "- ✓ final #1 (supported 1:0) “Supported one.”: it is supported For: “for”.",
@@ -134,7 +134,7 @@ def test_a_sentence_that_the_judge_leaves_out_is_no_better_sentence() -> None:
     found = only(judge([turn("One. Two. Three.")], lambda sentence, vote: None if sentence == "Two." else "supported"))
     assert isinstance(found, Errored)
     assert found.error.startswith("sentence final #2 ('Two.')")
-    assert "leaves it out" in found.error
+    assert "omits it" in found.error
 
 
 @pytest.mark.parametrize("label", ["partially supported", "`unsupported`", "", "supported?"])

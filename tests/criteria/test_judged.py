@@ -191,9 +191,9 @@ def words(cells: tuple[Outcome | None, ...]) -> list[str]:
     ("actual", "expected", "by_turn", "by_pair"),
     [
         (2, 2, ["0", "1"], ["0", "1"]),
-        (1, 2, ["0", "no actual invocation: the agent has 1 of 2 turns"], ["0", "no actual invocation: the agent has 1 of 2 turns"]),
-        (2, 1, ["0", "1"], ["0", "no expected invocation: the reference has 1 of 2 turns"]),
-        (0, 1, ["no actual invocation: the agent has 0 of 1 turns"], ["no actual invocation: the agent has 0 of 1 turns"]),
+        (1, 2, ["0", "no actual turn: the agent has 1 of 2 turns"], ["0", "no actual turn: the agent has 1 of 2 turns"]),
+        (2, 1, ["0", "1"], ["0", "no expected turn: the reference has 1 of 2 turns"]),
+        (0, 1, ["no actual turn: the agent has 0 of 1 turns"], ["no actual turn: the agent has 0 of 1 turns"]),
         (1, None, ["0"], ["the case is a scenario and has no reference conversation"]),
         (0, None, ["there is no turn to judge"], ["the case is a scenario and has no reference conversation"]),
         (0, 0, ["there is no turn to judge"], ["there is no turn to judge"]),

@@ -264,7 +264,7 @@ def _counted(name: str, votes: list[Vote], cell: Outcome | None) -> float:
         items.setdefault(vote.rubric_id, []).append(worth.get(vote.verdict or "", 0))
     verdicts = {item: median_low(cast) for item, cast in items.items()}
     if name in OF_SCENARIOS:
-        first = isinstance(cell, Scored) and "did not begin with the starting prompt" in cell.rationale
+        first = isinstance(cell, Scored) and "did not start with the starting prompt" in cell.rationale
         return min(0.0 if first else 1.0, *verdicts.values())
     if name in OF_PAIRS:
         return verdicts["baseline_first"] if len({*verdicts.values()}) == 1 else 0.5

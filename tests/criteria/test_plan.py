@@ -75,7 +75,7 @@ def test_a_judge_that_cannot_be_had_is_said_before_any_work(monkeypatch: pytest.
 
 def test_a_simulated_users_quality_needs_a_scenario() -> None:
     (problem,) = problems({"criteria": {"per_turn_user_simulator_quality_v1": 1.0}}, case("a", turn()), scenario("s"))
-    assert problem.endswith("wanted one that needs none, since these cases are written conversations: a")
+    assert problem.endswith("wanted a criterion without that need, because these cases are written conversations: a")
 
 
 def test_rubric_criteria_need_rubrics_for_every_case() -> None:
@@ -98,12 +98,12 @@ def test_clashing_rubrics_of_a_case_are_that_cases_error_and_nobody_elses() -> N
     first, second = report.cases
     assert (first.verdict, second.verdict, report.verdict) == ("passed", "undecided", "undecided")
     assert isinstance(second.results[0].overall, Errored)
-    assert "the rubric id 'r' stands for two different demands" in second.results[0].overall.error
+    assert "the rubric id 'r' is used for two different rubrics" in second.results[0].overall.error
 
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:
     listed = [scenario(f"s{index}") for index in range(7)]
-    wanted = "one that needs none, since these cases are scenarios: s0, s1, s2, s3, s4 and 2 more"
+    wanted = "a criterion without that need, because these cases are scenarios: s0, s1, s2, s3, s4 and 2 more"
     assert problems({"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5, "tool_call_count_v1": 3}}, case("a", turn()), *listed) == [
         f"$.criteria.{name}: found a criterion that needs a reference conversation; wanted {wanted}" for name in (TRAJECTORY, RESPONSE)
     ]

@@ -114,7 +114,7 @@ def test_the_instruction_may_be_the_agents_and_the_reference_may_be_shown() -> N
     judged(name, [told], [turn("Bern")], asked, use_reference=True)
     assert asked.requests[0].blocks["reference"] == "Bern"
     (cell,) = judged(name, [told], [turn(None)], asked, use_reference=True).per_invocation
-    assert cell == Errored("the turn has no expected response, so there is no reference to judge by")
+    assert cell == Errored("the turn has no expected response as a reference")
     (cell,) = judged("rapid_eval_fulfillment", [turn("x")], [turn("x")], asked, instruction="agent_instructions").per_invocation
     assert isinstance(cell, Errored)
 
@@ -147,7 +147,7 @@ def test_what_the_baseline_lacks_is_an_error_and_no_win() -> None:
     short = judged(PAIRWISE[0], [turn("a"), turn("b")], [turn("x")] * 2, ScriptedJudge(better), {"c": [turn("long")]})
     assert [type(cell) for cell in short.per_invocation] == [Scored, Errored]
     assert judged(PAIRWISE[0], [turn("a")], [turn("x")], ScriptedJudge(better), {"d": []}).overall == Errored(
-        "invocation 1 of 1: there is no baseline of this case to compare with"
+        "invocation 1 of 1: there is no baseline for this case to compare with"
     )
     with pytest.raises(UsageError, match="baseline="):
         judged(PAIRWISE[0], [turn("a")], [turn("x")], ScriptedJudge(better))

@@ -141,9 +141,9 @@ def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(metric:
 @pytest.mark.parametrize(
     ("name", "actual", "given", "lacking"),
     [
-        ("fulfillment", turn("Bern."), {"instruction": "agent_instructions"}, "instructions of the agent were not recorded"),
+        ("fulfillment", turn("Bern."), {"instruction": "agent_instructions"}, "agent's instructions were not recorded"),
         ("summarization_quality", told("Bern."), {"use_reference": True, "expected": ""}, "no expected response"),
-        ("groundedness", turn("Bern.", user=""), {}, "nothing is recorded of what the agent knew"),
+        ("groundedness", turn("Bern.", user=""), {}, "the agent's context was not recorded"),
     ],
 )
 def test_a_turn_that_lacks_something_is_an_error_without_a_call(name: str, actual: Invocation, given: Any, lacking: str, at: At) -> None:

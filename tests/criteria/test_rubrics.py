@@ -156,11 +156,11 @@ def test_one_id_for_two_demands_is_an_error(name: str) -> None:
     run = run_of([turn("42")], [turn(rubrics=(rubric("kind", "It is rude.", of=name),))])
     found = result(name, bench, run, rubric("kind"))
     assert isinstance(found.overall, Errored)
-    assert "the rubric id 'kind' stands for two different demands" in found.overall.error
+    assert "the rubric id 'kind' is used for two different rubrics" in found.overall.error
     assert bench.asked == []
     assert rubric_problem(name, settings(rubric("kind")), run.case) == ""  # that case's error, and nobody else's
     clash = settings(rubric("kind"), rubric("kind", "It is rude."))
-    assert rubric_problem(name, clash, case("c", turn())) == "the rubric id 'kind' stands for two different demands"
+    assert rubric_problem(name, clash, case("c", turn())) == "the rubric id 'kind' is used for two different rubrics"
 
 
 @BY_TURN
@@ -221,10 +221,10 @@ def test_rubrics_that_no_criterion_judges_by_are_found() -> None:
     found = found.model_copy(update={"rubrics": (rubric("untyped"), rubric("used", of=FINAL_RESPONSE))})
     types = "FINAL_RESPONSE_QUALITY, TOOL_USE_QUALITY, TRAJECTORY_QUALITY"
     assert tuple(unused_rubrics(["response_match_score", FINAL_RESPONSE], found)) == (
-        f"c: the rubric 'untyped' of the case is not used: it has no type, which would be one of {types}",
-        "c: the rubric 'late' of turn 1 is not used: no criterion of the config judges by rubrics of the type TOOL_USE_QUALITY",
-        "c: the rubric 'near' of turn 1 is not used: no criterion judges by rubrics of the type 'tool use quality'. Did you mean 'TOOL_USE_QUALITY'?",
-        "c: the rubric 'odd' of turn 2 is not used: no criterion judges by rubrics of the type 'STYLE'",
+        f"c: the rubric 'untyped' of the case is not used: it has no type; wanted one of {types}",
+        "c: the rubric 'late' of turn 1 is not used: no criterion in the config uses rubrics of the type TOOL_USE_QUALITY",
+        "c: the rubric 'near' of turn 1 is not used: no criterion uses rubrics of the type 'tool use quality'. Did you mean 'TOOL_USE_QUALITY'?",
+        "c: the rubric 'odd' of turn 2 is not used: no criterion uses rubrics of the type 'STYLE'",
     )
     assert tuple(unused_rubrics([], scenario("c"))) == ()
 
@@ -305,8 +305,8 @@ def test_a_rubric_of_the_case_and_of_a_turn_is_about_the_whole_conversation() ->
 @pytest.mark.parametrize(
     ("actual", "more", "reason"),
     [
-        ([turn("1")], {}, "no actual invocation"),
-        ([], {}, "no actual invocation"),
+        ([turn("1")], {}, "no actual turn"),
+        ([], {}, "no actual turn"),
         ([turn("1"), turn(None)], {"error": "boom", "unfinished": True}, "the agent did not finish"),
     ],
 )

@@ -29,9 +29,9 @@ def judge(actual: Calls, expected: Calls, **settings: Any) -> Scored:
             [call("a"), call("b")],
             [call("b")],
             {"match_type": "IN_ORDER"},
-            "The expected call was made, and 1 more, which this match type allows.",
+            "The expected call was made, and 1 more, as this match type allows.",
         ),
-        ([call("a")], [], {"match_type": "ANY_ORDER"}, "No call was expected; 1 made, which this match type allows."),
+        ([call("a")], [], {"match_type": "ANY_ORDER"}, "No call was expected; 1 made, as this match type allows."),
     ],
 )
 def test_a_match_says_what_matched(actual: Calls, expected: Calls, settings: Any, rationale: str) -> None:
@@ -47,7 +47,7 @@ def test_a_match_says_what_matched(actual: Calls, expected: Calls, settings: Any
             {},
             (
                 "0 of 1 expected calls match (EXACT).\n\n"
-                "- `set_light` was called with other arguments:\n"
+                "- `set_light` was called with different arguments:\n"
                 "  - `$.room`: expected 'Kitchen', got 'kitchen'"
             ),
         ),
@@ -61,7 +61,7 @@ def test_a_match_says_what_matched(actual: Calls, expected: Calls, settings: Any
             [call("c")],
             [call("a")],
             {"match_type": "IN_ORDER", "ignore_args": True},
-            "0 of 1 expected calls match (IN_ORDER, arguments ignored).\n\n- missing: `a({})`\n- besides, which is allowed: `c({})`",
+            "0 of 1 expected calls match (IN_ORDER, arguments ignored).\n\n- missing: `a({})`\n- in addition, as allowed: `c({})`",
         ),
         (
             [call("b"), call("a")],
@@ -101,10 +101,10 @@ def test_a_turn_that_is_missing_on_either_side_is_an_error_of_that_turn() -> Non
     criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0))
     first, second = criterion(run_of([turn()], [turn(), turn()])).per_invocation
     assert isinstance(first, Scored)
-    assert second == Errored("no actual invocation: the agent has 1 of 2 turns")
+    assert second == Errored("no actual turn: the agent has 1 of 2 turns")
     first, second = criterion(run_of([turn(), turn()], [turn()])).per_invocation
     assert isinstance(first, Scored)
-    assert second == Errored("no expected invocation: the reference has 1 of 2 turns")
+    assert second == Errored("no expected turn: the reference has 1 of 2 turns")
 
 
 def test_a_scenario_has_nothing_to_compare_with() -> None:

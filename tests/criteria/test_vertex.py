@@ -190,7 +190,7 @@ def test_turns_that_are_missing_are_errors(name: str) -> None:
     with serving(evaluating(lambda *_: row(1))) as server:
         result = by_us(server, name, run_of([turn("a")], [turn("a"), turn("b")]))
         assert isinstance(result.per_invocation[-1], Errored)
-        assert "no actual invocation" in result.per_invocation[-1].error
+        assert "no actual turn" in result.per_invocation[-1].error
         assert result.score is None
         nothing = by_us(server, name, run_of([], None))
     assert [isinstance(cell, Errored) for cell in nothing.per_invocation] == [True]
@@ -308,7 +308,7 @@ def test_a_number_that_is_none_costs_one_case_its_score_and_no_call() -> None:
     with serving(evaluating(lambda *_: row(1))) as server:
         result = by_us(server, SUCCESS, run_of([turn("a", call("f", x=float("nan")))], None))
     assert isinstance(result.per_invocation[0], Errored)
-    assert "cannot be put into a request" in result.per_invocation[0].error
+    assert "cannot be sent" in result.per_invocation[0].error
     assert server.calls == []
 
 

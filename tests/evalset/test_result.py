@@ -89,7 +89,7 @@ def _finite(value: Any) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    pytest.fail(f"{constant} is no JSON")
+    pytest.fail(f"{constant} is not JSON")
 
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])

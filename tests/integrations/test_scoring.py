@@ -199,7 +199,7 @@ class TestExplained:
     def test_a_turn_without_a_score_is_why_there_is_none(self) -> None:
         ready = quick(None, {"criteria": {RESPONSE: 0.8}})
         found = ready.result(row(case("a", turn("x"), turn("y")), turn("x")), RESPONSE)
-        assert explained(found) == "NOT_EVALUATED: invocation 2 of 2: no actual invocation: the agent has 1 of 2 turns"
+        assert explained(found) == "NOT_EVALUATED: invocation 2 of 2: no actual turn: the agent has 1 of 2 turns"
 
 
 class TestBackground:

@@ -102,7 +102,7 @@ def test_an_answer_that_stays_unreadable_is_kept_as_it_is() -> None:
     (response,) = votes(lambda: voter(judge), 0)
     assert (len(judge.requests), response.raw) == (2, BAD)
     assert response.verdicts[0].label is None
-    assert response.verdicts[0].error.startswith("the answer is no JSON")
+    assert response.verdicts[0].error.startswith("the answer is not JSON")
 
 
 def test_what_the_provider_says_of_an_empty_answer_is_said() -> None:
@@ -214,9 +214,9 @@ class TestBreaker:
         assert all(one.verdicts[0].error for one in made)
         assert made[-1].final
         assert client.outage == (
-            "21 answers of the judge in a row could not be read: the last one is 'The answer is valid, I think.' (the answer is no JSON: "
+            "21 answers of the judge in a row could not be parsed: the last is 'The answer is valid, I think.' (the answer is not JSON: "
             "Expecting value: line 1 column 1 (char 0)), wanted a JSON object whose verdict is valid or invalid; use a larger model or a "
-            "server that keeps to a JSON schema, or look at max_output_tokens; requests saved: 40"
+            "server that keeps to a JSON schema, or check max_output_tokens; requests saved: 40"
         )
 
     def test_the_limit_is_the_callers(self) -> None:

@@ -289,7 +289,7 @@ def test_who_waits_learns_at_once_that_the_budget_is_spent() -> None:
     case = Case(Provider(per_s=1, burst=1), budget=Budget(max_calls=8))
     made = case.make(500)
     assert case.took < 10
-    assert {one.error for one in made if one.final} == {"the budget of 8 judge calls is spent"}
+    assert {one.error for one in made if one.final} == {"the budget of 8 judge calls is used up"}
 
 
 def test_a_budget_of_tokens_stops_new_calls_once_it_is_reached() -> None:
@@ -298,7 +298,7 @@ def test_a_budget_of_tokens_stops_new_calls_once_it_is_reached() -> None:
     assert 950 <= case.usage["tokens"] < 950 + 4 * 100
     assert answered(made) == len(case.provider.sent)
     assert made[-1].final
-    assert made[-1].error.startswith("the budget of 950 tokens for judges is spent")
+    assert made[-1].error.startswith("the budget of 950 tokens for judges is used up")
 
 
 def test_one_budget_holds_for_all_judges() -> None:
@@ -353,7 +353,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
     case = Case(Provider(fault=lambda number, now: error), options)
     made = case.make(count)
     assert {(one.answer, one.final, one.error) for one in made} == {(None, True, case.calls.outage)}
-    assert case.calls.outage.startswith("the judge was given up: nothing but failures came back for 30 s (")
+    assert case.calls.outage.startswith("the judge returned only failures for 30 s (")
     assert case.calls.outage.endswith(f"the last one: {error}")
     assert 30 <= case.took <= 36
     assert len(case.provider.sent) < 100 + 5 * count
@@ -378,7 +378,7 @@ def test_after_an_outage_nothing_is_sent() -> None:
     before, made = simulated(work)
     assert len(provider.sent) == before
     assert made.final
-    assert made.error.startswith("the judge was given up")
+    assert made.error.startswith("the judge returned only failures")
 
 
 @pytest.mark.slow
@@ -549,16 +549,14 @@ def test_a_judge_that_never_answered_has_time_for_three_requests_one_after_the_o
     assert all(one.final for one in made)
     assert 3 * 120 <= case.took <= 3 * 120 + 20
     assert len(case.provider.sent) == requests
-    assert case.calls.outage == (
-        f"the judge was given up: nothing but failures came back for 360 s ({requests} requests), the last one: no answer within 120 s"
-    )
+    assert case.calls.outage == (f"the judge returned only failures for 360 s ({requests} requests), the last: no answer within 120 s")
 
 
 def test_a_judge_that_answered_before_has_time_for_all_attempts_of_a_request() -> None:
     case = Case(Provider(latency_s=60, hangs=lambda number, now: now >= 300), unknown=True)
     made = case.make(100)
     assert answered(made) >= 5
-    assert "nothing but failures came back for 960 s" in case.calls.outage
+    assert "returned only failures for 960 s" in case.calls.outage
     end = 300 + 60 + 8 * 120
     assert end - 120 <= case.took <= end + 2 * 120
 
@@ -569,7 +567,7 @@ def test_a_server_that_is_gone_is_given_up_after_a_minute_though_it_was_slow_bef
     case = Case(provider, unknown=True)
     made = case.make(40)
     assert answered(made) >= 4
-    assert "nothing but failures came back for 60 s" in case.calls.outage
+    assert "returned only failures for 60 s" in case.calls.outage
     assert 660 <= case.took <= 600 + 2 * 120 + 80
 
 

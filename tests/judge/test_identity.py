@@ -74,7 +74,7 @@ def test_other_weights_under_the_same_name_are_asked_anew_and_that_is_said(score
         changed = scored(server.url)
         assert sent(changed) == 2
         (note,) = changed.notes
-        assert note.startswith(f"{MODEL} at {server.url}/v1 serves another model than when its answers were last kept (fingerprint ")
+        assert note.startswith(f"{MODEL} at {server.url}/v1 serves a different model than when its answers were stored (fingerprint ")
         assert (sent(scored(server.url)), scored(server.url).notes) == (0, ())
 
 

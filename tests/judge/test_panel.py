@@ -75,7 +75,7 @@ def test_a_member_that_is_out_is_not_replaced_and_what_stands_says_so() -> None:
     assert found.details["panel"] == {"a": "valid 2", "b": "valid 2", "c": "no vote: c: the judge is down"}
     split = decided({"a": scripted([1, 1]), "b": scripted([0, 0]), "c": Judge([DOWN] * 2)}, 6).results[0].outcome
     assert isinstance(split, Errored)
-    assert "4 of 6 votes could be had, too few for a verdict" in split.error
+    assert "4 of 6 votes are available, too few for a verdict" in split.error
     assert "c: the judge is down" in split.error
 
 
@@ -130,7 +130,7 @@ def test_the_votes_are_rounded_up_to_an_equal_share() -> None:
 
 def test_members_must_differ_and_a_single_one_is_a_judge() -> None:
     alike = named("a", "valid")
-    with pytest.raises(UsageError, match="a panel of a, a: wanted different judges, each with a unique name"):
+    with pytest.raises(UsageError, match="a panel of a, a: wanted different judges with unique names"):
         scored([alike, named("a", "invalid")])
     with pytest.raises(UsageError, match="a panel of nobody"):
         scored([])

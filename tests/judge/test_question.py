@@ -99,7 +99,7 @@ def test_raw_line_breaks_in_a_string_are_no_harm_and_are_told() -> None:
 def test_a_reason_that_speaks_of_another_verdict_is_remarked() -> None:
     (found,) = ONE.read(json.dumps(verdict("valid", rationale="This response is invalid.")))
     assert found.label == "valid"
-    assert found.remarks == {"attention": "the reason speaks of invalid, the verdict is valid"}
+    assert found.remarks == {"attention": "the reason argues for invalid, but the verdict is valid"}
     for plain in ("It is valid, not invalid.", "It says the same.", "Invalidated claims."):
         assert ONE.read(json.dumps(verdict("valid", rationale=plain)))[0].remarks == {}
     assert THREE.read(json.dumps({"item_1": verdict("yes", rationale="There is no doubt.")}))[0].remarks == {}
@@ -108,7 +108,7 @@ def test_a_reason_that_speaks_of_another_verdict_is_remarked() -> None:
 def test_an_item_that_was_left_out_is_an_error_and_the_others_count() -> None:
     all_found = THREE.read(json.dumps({"item_1": verdict("yes"), "item_3": verdict("unknown")}))
     assert [found.label for found in all_found] == ["yes", None, None]
-    assert errors_of(all_found) == "the answer leaves it out; the verdict is 'unknown', not one of yes, no"
+    assert errors_of(all_found) == "the answer omits it; the verdict is 'unknown', not one of yes, no"
 
 
 def test_remarks_are_kept_beside_the_rationale() -> None:
@@ -225,7 +225,7 @@ def test_worked_examples_are_answers_that_we_could_read(name: str) -> None:
 
 def test_a_prompt_without_worked_examples_says_which_have_some() -> None:
     with pytest.raises(
-        UsageError, match=r"no worked examples for multi_turn_tool_use_quality_v1; wanted another variant, or one of final_response"
+        UsageError, match=r"multi_turn_tool_use_quality_v1 has no worked examples; use another variant, or one of final_response"
     ):
         load_prompt("multi_turn_tool_use_quality_v1").variant("examples")
     config = {"criteria": {"multi_turn_tool_use_quality_v1": {"threshold": 0.5, "prompt": "examples", "backend": "judge"}}}

@@ -69,7 +69,7 @@ def test_answers_that_leave_no_doubt_are_read_and_all_others_say_why() -> None:
         assert readable or all(verdict.error for verdict in verdicts if not verdict.label)
         if answer.problem:
             assert {verdict.error for verdict in verdicts} == {
-                f"the answer was cut off after {answer.output_tokens} tokens: allow more with max_output_tokens"
+                f"the answer was cut off after {answer.output_tokens} tokens: raise max_output_tokens"
             }
     assert before == {"read": 46, "not read": 23}
     assert found == {"read": 49, "not read": 20}
@@ -106,6 +106,6 @@ def test_more_cells_have_a_score_and_take_fewer_requests() -> None:
 def test_simulated_users_say_something_or_why_not() -> None:
     said = [user_message_of(answer) for schema, answer in answers() if question_of(schema) is None]
     assert [message for message in said if not isinstance(message, UserMessage)] == [
-        "the answer was cut off after 80 tokens: allow more with max_output_tokens"
+        "the answer was cut off after 80 tokens: raise max_output_tokens"
     ]
     assert len(said) == 3

@@ -24,7 +24,7 @@ def question(*items: str, label_values: Mapping[str, float] = VALIDITY, text: st
 def response(*labels: str | None, error: str = "", final: bool = False) -> JudgeResponse:
     """A vote with these labels; ``None``: nothing that can be used."""
     verdicts = tuple(
-        ItemVerdict(error=error or "the answer leaves it out") if label is None else ItemVerdict(label=label, rationale=f"it is {label}")
+        ItemVerdict(error=error or "the answer omits it") if label is None else ItemVerdict(label=label, rationale=f"it is {label}")
         for label in labels
     )
     return JudgeResponse(verdicts=verdicts, model="scripted", input_tokens=10, output_tokens=2, latency_s=0.5, final=final)

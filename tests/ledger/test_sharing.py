@@ -157,7 +157,7 @@ def test_several_processes_have_one_budget(anywhere: str) -> None:
     assert sum(found["calls"] for found in told) == server.asked.total()
     assert 70 - 3 * 8 <= server.asked.total() <= 70
     sentences = {text for found in told for text in found["said"].values() if not text.startswith("answer")}
-    assert sentences == {"the budget of 70 model calls for all processes is spent"}
+    assert sentences == {"the budget of 70 model calls for all processes is used up"}
 
 
 def test_a_claim_is_ones_own_until_it_is_answered_or_given_up(anywhere: str) -> None:

@@ -163,7 +163,7 @@ def test_q24_an_id_that_occurs_twice_is_an_error() -> None:
     twice = json.dumps({"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": []}] * 2})
     with pytest.raises(EvalSetError, match=r"found 'a', the same as \$\.eval_cases\[0\]\.eval_id"):
         parse_eval_set(twice.encode(), "s.json", stem="s")
-    with pytest.raises(UsageError, match="several cases of one id"):
+    with pytest.raises(UsageError, match="several cases with the same id"):
         score(cases(case("a", turn()), case("a", turn())), {}, config(RESPONSE))
     assert len(adk("evaluation.eval_set").EvalSet.model_validate_json(twice).eval_cases) == 2
 

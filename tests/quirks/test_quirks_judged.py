@@ -309,7 +309,7 @@ def test_q30_an_outage_ends_in_undecided_within_the_time_that_is_allowed_for_it(
     assert time.monotonic() - started < 100
     assert report.verdict == "undecided"
     assert report.judging is not None
-    assert "nothing but failures came back for 0.5 s" in report.judging.outage
+    assert "returned only failures for 0.5 s" in report.judging.outage
     assert {result.score for found in report.cases for result in found.results if result.threshold is not None} == {None}
 
 

@@ -250,7 +250,7 @@ def test_what_was_not_evaluated_is_no_zero_in_a_frame(scored: Report) -> None:
     missing = frame[(frame.eval_id == "b") & (frame.criterion == RESPONSE)].iloc[0]
     assert math.isnan(missing["score"])
     assert missing["passed"] is None
-    assert (missing["status"], missing["error"]) == ("errored", "the agent did not finish: the recording does not hold case 'b'")
+    assert (missing["status"], missing["error"]) == ("errored", "the agent did not finish: the recording does not contain case 'b'")
     skipped = frame[(frame.eval_id == "a") & (frame.criterion == "token_usage_v1")].iloc[0]
     assert (skipped["status"], skipped["error"]) == ("skipped", "no token usage was recorded")
     assert pd.isna(skipped["threshold"])

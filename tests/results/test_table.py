@@ -61,7 +61,7 @@ def test_each_invocation_has_a_row_with_what_was_said_and_done(report: Report) -
     }
     assert (second["user"], second["actual_response"], second["actual_tool_calls"]) == ("zwei", "", [])
     assert (third["key"], third["user"], third["actual_response"], third["actual_tool_calls"]) == ("b #1", "hi", None, None)
-    assert third["agent_error"] == "the recording does not hold case 'b'"
+    assert third["agent_error"] == "the recording does not contain case 'b'"
 
 
 def test_each_criterion_has_its_score_status_and_reason(report: Report) -> None:
@@ -72,7 +72,7 @@ def test_each_criterion_has_its_score_status_and_reason(report: Report) -> None:
     assert [third[column] for column in columns_of(RESPONSE)] == [
         None,
         "errored",
-        "the agent did not finish: the recording does not hold case 'b'",
+        "the agent did not finish: the recording does not contain case 'b'",
     ]
 
 

@@ -174,9 +174,9 @@ def test_runs_that_are_missing_are_missing_in_the_same_words(tmp_path: Path) -> 
     expected = one_process(path)
     assert [in_batches(path, size, large=size > 1) for size in (1, 2, 3)] == [expected] * 3
     assert [(case[0], case[1], case[4]) for case in expected[0]["cases"] if "does not hold" in case[4]] == [
-        ("bare", 0, "the recording does not hold case 'bare'"),
-        ("bare", 1, "the recording does not hold run 2 of case 'bare'"),
-        ("short", 1, "the recording does not hold run 2 of case 'short'"),
+        ("bare", 0, "the recording does not contain case 'bare'"),
+        ("bare", 1, "the recording does not contain run 2 of case 'bare'"),
+        ("short", 1, "the recording does not contain run 2 of case 'short'"),
     ]
 
 
@@ -403,7 +403,7 @@ def test_traces_in_arrow_become_runs_of_the_cases_that_they_are_of() -> None:
     assert (of_b["eval_id"], of_b["first_trace"], of_b["began"]) == ("b", "tr-2", 2_000)
     assert [one["final_response"]["parts"][0]["text"] for one in json.loads(of_b["recorded"])["invocations"]] == ["no", "off"]
     assert {row["eval_id"]: json.loads(row["recorded"])["error"].partition(";")[0] for row in of_a} == dict.fromkeys(
-        ("b", "other"), "session a could be of any of the cases 'b', 'other'"
+        ("b", "other"), "session a matches several cases, 'b', 'other'"
     )
     lost = {row["label"]: row["problem"] for row in found if not row["eval_id"]}
     assert lost["session c"] is None

@@ -60,7 +60,7 @@ class TestAnswerFor:
 
     def test_one_left_out(self) -> None:
         answer = answer_for(SEVERAL.request({}), {"item_1": "no", "item_2": None})
-        assert [reading.error for reading in SEVERAL.read(answer.text)] == ["", "the answer leaves it out"]
+        assert [reading.error for reading in SEVERAL.read(answer.text)] == ["", "the answer omits it"]
         assert ONE.read(answer_for(ONE.request({}), {"": None}).text)[0].error
 
     def test_labels_that_nobody_offered(self) -> None:

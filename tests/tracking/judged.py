@@ -103,8 +103,8 @@ HALF = Scored(
 TRIVIAL = Scored(
     0.0, "nothing was said", {"items": [item("short", "no", "nothing was said", {}), item("polite", "no", "nothing was said", {})]}
 )
-LOST = Errored(f"1 of 3 votes could be had, too few for a verdict: {DOWN} (2 times)")
-LOST_RUBRIC = Errored(f"rubric 'polite': 1 of 5 votes could be had, too few for a verdict: {DOWN} (4 times)")
+LOST = Errored(f"1 of 3 votes are available, too few for a verdict: {DOWN} (2 times)")
+LOST_RUBRIC = Errored(f"rubric 'polite': 1 of 5 votes are available, too few for a verdict: {DOWN} (4 times)")
 
 MATCH_VOTES = (
     vote("light", 0, MATCH, 0, "valid", "it says the same"),

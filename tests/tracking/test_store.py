@@ -54,6 +54,6 @@ def test_a_run_that_is_no_evaluation_cannot_be_registered(store: str) -> None:
 def test_a_set_that_holds_an_id_twice_leaves_no_run_behind(store: str) -> None:
     case = rooms().eval_cases[0]
     twice = rooms().model_copy(update={"eval_cases": (case, case)})
-    with pytest.raises(UsageError, match="several cases of one id"):
+    with pytest.raises(UsageError, match="several cases with the same id"):
         evaluate(twice, lambda text, session: "", CONFIG, experiment="home", tracking_uri=store)
     assert MlflowClient(store).get_experiment_by_name("home") is None

@@ -175,7 +175,7 @@ def test_a_huge_diff_is_cut_and_says_so_and_still_tells_states_apart(repo: Path,
     for last in ("a", "b"):
         (repo / "agent.py").write_text("x" * 1000 + last)
         states.append(git_state(repo))
-    assert all(len(state.diff) < 400 and "more characters; sha256 of all" in state.diff for state in states)
+    assert all(len(state.diff) < 400 and "more characters; sha256 of everything" in state.diff for state in states)
     assert states[0].diff_sha256 != states[1].diff_sha256
 
 
@@ -228,7 +228,7 @@ def test_what_has_no_source_says_so(repo: Path, store: str, monkeypatch: pytest.
     monkeypatch.chdir(repo)
     report = evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
     run = MlflowClient(store).get_run(report.run_id)
-    described = r"a recording that names no agent, sha256 [0-9a-f]{12}…, whose source is not known"
+    described = r"a recording that names no agent, sha256 [0-9a-f]{12}…, so its source is unknown"
     assert re.fullmatch(described, run.data.tags["adk_eval.agent.source"])
     assert "adk_eval.agent.source_sha256" not in run.data.params
     assert run.data.tags["adk_eval.git"] == "absent"

@@ -339,7 +339,7 @@ def _root_of(module: AgentModule) -> Any:
     own = [value for holder in module.holders for value in vars(holder).values() if getattr(value, "__module__", "") == holder.__name__]
     functions = [f"{value.__module__}:{value.__name__}" for value in own if inspect.isfunction(value)]
     hint = hint or (f"If a function is the agent, name it: {functions[0]}." if functions else "")
-    msg = f"module {module.name!r} holds no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
+    msg = f"module {module.name!r} contains no agent; looked in {places} for root_agent, get_agent_async and app, and for {YAML}. {hint}"
     raise UsageError(msg.strip())
 
 

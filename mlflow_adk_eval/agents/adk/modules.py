@@ -62,7 +62,7 @@ def import_agent(source: str | Path) -> AgentModule:
     if folder and _is_path(source):
         place = Path(module.__file__).parent if module.__file__ else Path(next(iter(module.__path__)))
         if place.resolve() != folder:  # another one would be evaluated in its place
-            msg = f"{folder}: Python already knows another module {module.__name__!r}, at {place}; rename the folder, or use a process for each of them"
+            msg = f"{folder}: Python has already imported another module {module.__name__!r} from {place}; rename the folder, or use separate processes"
             raise AgentError(msg)
     inner = getattr(module, "agent", None)
     if not isinstance(inner, ModuleType):
@@ -89,8 +89,8 @@ def _folder(source: str | Path) -> Path | None:
         msg = f"{path}: no agent in this folder; looked for {', '.join(_FILES)}. {hint}"
     else:
         near = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-        state = "is a file; name the folder it is in" if path.is_file() else "does not exist"
-        msg = f"{path}: looked for the folder of an agent, but this {state}. {did_you_mean(path.name, near)}"
+        state = "is a file; name its folder" if path.is_file() else "does not exist"
+        msg = f"{path}: wanted an agent's folder, but this {state}. {did_you_mean(path.name, near)}"
     raise UsageError(msg.strip())
 
 
@@ -126,7 +126,9 @@ def _load_env(folder: Path | None) -> frozenset[str]:
     set_by_agent(new, file)
     for name in filter(_NOT_ITS.fullmatch, new):
         del os.environ[name]
-        _LOG.warning("%s: %s has no effect here, since an agent has no say in how it is evaluated; set it in the environment", file, name)
+        _LOG.warning(
+            "%s: %s has no effect here, because an agent must not influence its own evaluation; set it in the environment", file, name
+        )
     return frozenset(dotenv_values(file))
 
 

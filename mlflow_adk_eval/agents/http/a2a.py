@@ -93,7 +93,7 @@ class A2AAgent(HttpAgent):
             if self.sent_headers and not self.endpoint and origin(endpoint) != origin(url):
                 where = shown_url(endpoint)
                 raise AgentError(
-                    f"the agent card at {shown_url(url)} leads to {where}: for headers to be sent there, pass endpoint={where!r}"
+                    f"the agent card at {shown_url(url)} points to {where}: to send your headers there, pass endpoint={where!r}"
                 )
             self.cards.append((card, interface.model_copy(update={"url": endpoint})))
             return self.cards[0]

@@ -185,7 +185,7 @@ def _part(part: TurnPart, *, older: bool) -> Json:
         case _, {"file_uri": content, **more} | {"fileUri": content, **more}:
             name = "uri" if older else "url"
         case _:
-            raise AgentError("the user's message has a part that is neither text nor a file, which A2A does not take here")
+            raise AgentError("the user's message has a part that is neither text nor a file; A2A cannot send it")
     mime = more.get("mime_type") or more.get("mimeType") or ""
     return {"kind": "file", "file": {name: content, "mimeType": mime}} if older else {name: content, "mediaType": mime}
 

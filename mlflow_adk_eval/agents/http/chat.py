@@ -77,7 +77,7 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
     if choice.finish_reason == "content_filter":
         return event, "a content filter withheld the answer (finish_reason content_filter)"
     if choice.finish_reason == "length" and not text:
-        return event, "the limit of tokens was reached before the answer began (finish_reason length)"
+        return event, "the token limit was reached before the answer began (finish_reason length)"
     return event, ""
 
 
@@ -180,7 +180,7 @@ class ChatSession:
             others = ("inline_data", "file_data", "function_call", "function_response")
             lost = next((name for name in others if getattr(part, name) is not None), None)
             if lost:
-                raise AgentError(f"the user's message has more than text ({lost}), which chat completions do not take here")
+                raise AgentError(f"the user's message has more than text ({lost}); chat completions cannot send it")
         agent = self.agent
         system = [{"role": "system", "content": agent.system}] if agent.system else []
         body = {**({"model": agent.model} if agent.model else {}), **agent.body, "messages": [*system, *chat_messages(self.history, user)]}

@@ -270,7 +270,7 @@ class HttpAgent(ABC):
             return from_json(response.content)
         except ValueError:
             text = excerpt(response.content, hidden)
-            raise HttpError(f"{where} answered {response.status_code} with what is no JSON: {text}") from None
+            raise HttpError(f"{where} answered {response.status_code} with a body that is not JSON: {text}") from None
 
     async def _response(self, request: HttpRequest) -> Response:
         """Return the response; one that leads to another address of the same server is followed."""
@@ -283,7 +283,7 @@ class HttpAgent(ABC):
             try:
                 response = await client.request(request.method, url, json=request.body, headers=headers)
             except (DecodingError, UnsupportedProtocol) as error:
-                raise HttpError(f"{where} cannot be understood: {error}") from None
+                raise HttpError(f"{where} gave an invalid answer: {error}") from None
             except ConnectError as error:
                 raise HttpError(f"{where} cannot be reached: {str(error) or type(error).__name__}", again="always") from None
             except TransportError as error:
@@ -297,7 +297,7 @@ class HttpAgent(ABC):
             url, redirects = target, redirects + 1
         if response.is_redirect:
             leads = shown_url(target)
-            raise HttpError(f"{where} answered {response.status_code} and leads to {leads}: name that address if it is the agent's")
+            raise HttpError(f"{where} answered {response.status_code} and redirects to {leads}: use that address if it is the agent's")
         return response
 
 
@@ -345,7 +345,7 @@ def checked_url(url: str) -> SplitResult:
         split = None
     if split is None or split.scheme.lower() not in _PORTS or not split.hostname:
         given = shown_url(url) if split is not None else "something else"
-        raise UsageError(f"an agent behind HTTP has an address such as https://agents.acme.com/weather, not {given}")
+        raise UsageError(f"an HTTP agent needs an address such as https://agents.acme.com/weather, not {given}")
     return split
 
 
@@ -356,4 +356,4 @@ def require_real_tools(tools: Tools | None) -> None:
         UsageError: if there is one.
     """
     if tools is not None:
-        raise UsageError("environment_simulation_config: the tools of an agent behind HTTP are out of reach, so they cannot be simulated")
+        raise UsageError("environment_simulation_config: the tools of an HTTP agent cannot be simulated")

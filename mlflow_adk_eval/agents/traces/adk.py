@@ -24,11 +24,11 @@ _NAMED = "agent_run ["
 """How google-adk 1.x began the name of an agent's span."""
 _NO_ID = "<not specified>"
 _SWITCH = (
-    "The agent ran with its content kept out of spans: set OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY "
-    "(SPAN_AND_EVENT does it, too; true does not) in the environment of the agent. With ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN=1, "
-    "and in google-adk 1.x, it is ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS that must not be false."
+    "The agent's spans contain no messages: set OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY "
+    "(SPAN_AND_EVENT also works; true does not) in the agent's environment. With ADK_TELEMETRY_SCHEMA_VERSION_OPT_IN=1 "
+    "or google-adk 1.x, ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS must not be false instead."
 )
-_WRAPPER = "A span of your own around the agent, with the user's text as inputs and the answer as outputs, would say it."
+_WRAPPER = "Add your own span around the agent, with the user's text as inputs and the answer as outputs."
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +178,13 @@ def _ends_unseen(turn: Span) -> bool:
 
 def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Step], *, models: bool, complete: bool) -> InputError:
     names = ", ".join(tool.span.text(_TOOL) or tool.span.name for tool in tools)
-    called = f", and tools ({names}) of which nobody knows the arguments" if tools else ""
+    called = f", and tools ({names}) without arguments" if tools else ""
     if models and not complete:
-        what, wanted, hint = "calls of a model without their messages", "what was asked and answered", _SWITCH
+        what, wanted, hint = "calls of a model without their messages", "the messages", _SWITCH
     else:
-        what = "a model that was told nothing from the user" if models else "no call of a model"
-        what = "an agent that had the last word without asking a model" if models and _ends_unseen(turn) else what
-        wanted, hint = "what was said, which ADK's spans hold only where a model was asked", _WRAPPER
+        what = "a model call without a user message" if models else "no call of a model"
+        what = "a last answer that did not come from a model" if models and _ends_unseen(turn) else what
+        wanted, hint = "the answer's text; ADK's spans contain it only for model calls", _WRAPPER
     return unreadable(trace.id, f"span {turn.name!r}", what + called, wanted, hint)
 
 

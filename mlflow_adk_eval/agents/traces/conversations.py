@@ -197,7 +197,7 @@ def _place(trace: Trace) -> tuple[int, int, str]:
 
 def _turns(trace: Trace) -> list[TracedTurn]:
     if not trace.roots:
-        raise unreadable(trace.id, "$.data.spans", "no span", "the spans, which are missing where a search leaves them out")
+        raise unreadable(trace.id, "$.data.spans", "no span", "the spans; a search without them leaves them out")
     spans = [span for root in trace.roots for span in adk_turns(root)]
     if not spans or records(trace):
         return list(manual_turns(trace))
@@ -263,8 +263,8 @@ class TracedCases:
         conversation = read.conversation
         if len(eval_ids) > 1:
             named = ", ".join(map(repr, eval_ids))
-            way_out = "give the cases the ids of the sessions, or the traces the tag adk.eval_case_id"
-            conversation = Conversation(actual=(), error=f"{read.traced.label} could be of any of the cases {named}; {way_out}")
+            way_out = "name the cases after the session ids, or set the tag adk.eval_case_id on the traces"
+            conversation = Conversation(actual=(), error=f"{read.traced.label} matches several cases, {named}; {way_out}")
         for eval_id in eval_ids:
             yield eval_id, conversation
 

@@ -200,8 +200,8 @@ def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:
     """Return the message among a span's inputs or outputs."""
     message = _message(value, side)
     if isinstance(message, str) and message.startswith(_STREAM):
-        wanted, hint = "the agent's answer", "run and run_sync of PydanticAI are traced whole, run_stream is not"
-        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream, and not what it said", wanted, hint)
+        wanted, hint = "the agent's answer", "PydanticAI's run and run_sync are fully traced, run_stream is not"
+        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream without its text", wanted, hint)
     if message is None and side is _OUTPUTS and isinstance(value, Mapping) and set(side.keys) & set(value):
         return ""  # there is a place for an answer, and nothing in it
     if message is None:

@@ -258,7 +258,7 @@ class TracedTurn:
 
 def error_of(span: Span) -> str:
     """Return why a span failed, without secrets; empty where it did not."""
-    return redacted(span.error or "the span says ERROR, and no more", secrets_of()) if span.failed else ""
+    return redacted(span.error or "the span says only ERROR", secrets_of()) if span.failed else ""
 
 
 def spent(turn: Span, models: Iterable[Span], tools: Iterable[Span]) -> dict[str, Any]:

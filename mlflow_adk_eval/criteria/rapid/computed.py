@@ -89,7 +89,7 @@ def rouge(
         reference: what it should say.
         rouge_type: ``rouge1`` to ``rouge9`` (n-grams), ``rougeL`` (longest common subsequence) or ``rougeLsum`` (that of each line).
         use_stemmer: whether English words are stemmed.
-        split_summaries: whether ``rougeLsum`` takes each sentence for a line.
+        split_summaries: whether ``rougeLsum`` treats each sentence as a line.
 
     Source: rouge-score, on words of any script; for texts in ASCII they are its own.
 

@@ -20,7 +20,7 @@ _WORTH: Mapping[str, float] = {_FIRST: 0.0, _TIE: 0.5, _SECOND: 1.0}
 _CHOICE = {_FIRST: "BASELINE", _TIE: "TIE", _SECOND: "CANDIDATE"}
 """What a vote means where the baseline stands first."""
 _SWAPPED = {_FIRST: _SECOND, _TIE: _TIE, _SECOND: _FIRST}
-_NOTHING = "The answer says nothing, so it was not put to a judge."
+_NOTHING = "The answer is empty, so no judge was asked."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class LiteLlmJudge(ResolvedJudge):
         if provider not in known:
             hint = did_you_mean(provider, known)
             raise UsageError(
-                f"{model!r}: LiteLLM knows no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
+                f"{model!r}: LiteLLM has no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
             )
         name = provider.upper().removesuffix("_CHAT")
         self._base = endpoint_named_by(f"{name}_API_BASE", f"{name}_BASE_URL") or LOCAL.get(provider, "")
@@ -114,7 +114,7 @@ class LiteLlmJudge(ResolvedJudge):
         elif not provider.startswith("azure"):  # it and clouds have other ways in
             missing = [name for name in self._litellm.validate_environment(model)["missing_keys"] if name.endswith("_API_KEY")]
             if missing:
-                own = ". A server of your own needs none: set OPENAI_API_BASE" if provider == "openai" else ""
+                own = ". Your own server needs none: set OPENAI_API_BASE" if provider == "openai" else ""
                 raise JudgeError(f"no API key for {model}: set {' or '.join(missing)}{own}")
         parameters = self._litellm.get_supported_openai_params(model=model)
         self._may_take_schema = parameters is None or "response_format" in parameters
@@ -219,7 +219,7 @@ class LiteLlmJudge(ResolvedJudge):
     def notes(self) -> Iterator[str]:
         """What whoever reads the results should know of how it was asked."""
         if self._may_take_schema and (_ASKED[form := self._form]):
-            yield f"{self.address} takes no {' and no '.join(_FORMS[1:form])} as response_format: it was asked with {_ASKED[form]}"
+            yield f"{self.address} rejects response_format {' and '.join(_FORMS[1:form])}: asked with {_ASKED[form]} instead"
 
     async def fingerprint(self) -> str:
         """Return what tells the model that answers from others of its name: what the user's own server says of it; else empty.

@@ -48,7 +48,7 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
             from mlflow_adk_eval.judge.providers.litellm import LiteLlmJudge  # noqa: PLC0415 - loads LiteLLM, an extra
 
             return LiteLlmJudge(judge)
-        raise UsageError(f"{judge!r} is no judge model; wanted {_UNDERSTOOD}. {did_you_mean(judge, _FAMILIAR)}".rstrip())
+        raise UsageError(f"{judge!r} is not a judge model; wanted {_UNDERSTOOD}. {did_you_mean(judge, _FAMILIAR)}".rstrip())
     if isinstance(judge, ResolvedJudge):
         return judge
     missing = [name for name in ("model", "address", "ask", "aclose") if not hasattr(judge, name)]
@@ -56,8 +56,8 @@ def resolve_judge(judge: str | Judge | Callable[..., Any], options: JudgeOptions
         return GivenJudge(cast("Judge", judge))
     if callable(judge) and not isinstance(judge, type):
         return CallableJudge(judge, threads=(options or JudgeOptions()).max_concurrency)
-    lacks = f", since it has no {', '.join(missing)}" if missing and hasattr(judge, "ask") else ""
-    raise UsageError(f"{shown(judge)} is no judge{lacks}; wanted {_UNDERSTOOD}")
+    lacks = f": it has no {', '.join(missing)}" if missing and hasattr(judge, "ask") else ""
+    raise UsageError(f"{shown(judge)} is not a judge{lacks}; wanted {_UNDERSTOOD}")
 
 
 class GivenJudge(ResolvedJudge):

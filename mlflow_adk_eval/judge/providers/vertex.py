@@ -39,17 +39,15 @@ Material = Json | Sequence[Mapping[str, str]]
 """What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
-_WAY_OUT = (
-    'Or let a judge of your own decide: "backend": "judge" in the settings of the criterion, or backend="local" in evaluate_instances.'
-)
-_UNSENDABLE = "this cannot be put into a request to Vertex AI"
+_WAY_OUT = 'Or use your own judge: "backend": "judge" in the settings of the criterion, or backend="local" in evaluate_instances.'
+_UNSENDABLE = "this cannot be sent to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
 """The HTTP statuses of the gRPC codes with which a row may fail though another one, or the same one later, would not."""
 _HINTS = {
-    401: "Are the credentials still good? `gcloud auth application-default login` renews them.",
+    401: "Are the credentials still valid? `gcloud auth application-default login` renews them.",
     403: "Is the Vertex AI API enabled in GOOGLE_CLOUD_PROJECT, and do the credentials have the role Vertex AI User there?",
     404: "Does the project exist, and is the service offered in GOOGLE_CLOUD_LOCATION?",
-    429: "The quota of the project is used up: raise it, or ask less at a time with JudgeOptions(max_concurrency=...).",
+    429: "The project's quota is used up: raise it, or send fewer requests at a time with JudgeOptions(max_concurrency=...).",
 }
 
 
@@ -215,9 +213,9 @@ def vertex_client(
     except UsageError as error:
         missing.append(str(error))
     if not project:
-        missing.append("GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project in which the Vertex AI API is enabled")
+        missing.append("GOOGLE_CLOUD_PROJECT is not set: wanted the id of a Google Cloud project with the Vertex AI API enabled")
     if not location:
-        missing.append("GOOGLE_CLOUD_LOCATION is not set: wanted where the service is to work, such as us-central1")
+        missing.append("GOOGLE_CLOUD_LOCATION is not set: wanted a location such as us-central1")
     try:
         if not credentials:
             # Without TLS everyone on the way could read a token. What is reached like that is a proxy or a test on the same machine.
@@ -226,8 +224,12 @@ def vertex_client(
         missing.append(str(error))
     if missing or not credentials:
         lines = "".join(f"\n  - {line}" for line in missing)
-        key = "\nGOOGLE_API_KEY is not enough: it takes a project, a location and credentials." if os.environ.get("GOOGLE_API_KEY") else ""
-        raise JudgeError(f"Vertex AI's evaluation service cannot be asked:{lines}{key}\n{_WAY_OUT}")
+        key = (
+            "\nGOOGLE_API_KEY is not enough: the service needs a project, a location and credentials."
+            if os.environ.get("GOOGLE_API_KEY")
+            else ""
+        )
+        raise JudgeError(f"Vertex AI's evaluation service cannot be used:{lines}{key}\n{_WAY_OUT}")
     if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:  # which would leave the conversation out
         raise JudgeError(
             f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
@@ -395,7 +397,7 @@ def _translated_errors() -> Generator[None]:
             message = f"{message.rstrip('.')}. {hint}"
         raise failure(status, message, retry_after_s=retry_delay_s(error.details) if wait is None else wait) from None
     except InvalidOperation:  # of a client that has no credentials, after 401
-        raise Refused("401: it wants credentials, which are not sent to a base URL without TLS", every_request=True) from None
+        raise Refused("401: it requires credentials, but they are not sent to a base URL without TLS", every_request=True) from None
     except GoogleAuthError as error:
         raise credentials_failure(error) from None
     except RequestException as error:
@@ -403,4 +405,4 @@ def _translated_errors() -> Generator[None]:
     except SerializeToJsonError as error:  # such as NaN
         raise Refused(f"{_UNSENDABLE}: {one_line(str(error))}") from None
     except (ParseError, AttributeError) as error:  # the latter: google-api-core expects an error to be worded as Google words it
-        raise Unavailable(f"what came back is not Vertex AI's: {one_line(str(error))}") from None
+        raise Unavailable(f"the answer is not from Vertex AI: {one_line(str(error))}") from None

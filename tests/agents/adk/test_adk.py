@@ -323,7 +323,7 @@ def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(llm(echo), case)
     assert played.actual == ()
-    assert played.error.startswith("this case has a conversation_scenario, and nothing simulates its user here")
+    assert played.error.startswith("this case has a conversation_scenario, but nothing simulates its user here")
 
 
 def test_a_case_that_takes_too_long_keeps_its_finished_turns() -> None:
@@ -367,6 +367,6 @@ def test_a_live_connection_is_refused_before_the_agent_is_called() -> None:
     with pytest.raises(ConfigError) as refused:
         run(cases(case("a", turn())), agent, settings)
     assert asked == []
-    assert "$.live_model_config: found settings of conversations over a live connection" in str(refused.value)
-    assert "an agent gets one message at a time" in str(refused.value)
+    assert "$.live_model_config: found settings for live (streaming) conversations" in str(refused.value)
+    assert "live conversations are not supported" in str(refused.value)
     assert score(cases(case("a", turn("yes"))), {"a": ["yes"]}, settings).passed, "of a recording nobody asks how it was made"

@@ -219,9 +219,9 @@ MISTAKES: dict[str, tuple[dict[str, str], str, str]] = {
     "no such folder": (
         {"agents/home/__init__.py": AGENT},
         "agents/hom",
-        r"agents/hom: looked for the folder of an agent, but this does not exist. Did you mean 'home'\?",
+        r"agents/hom: wanted an agent's folder, but this does not exist. Did you mean 'home'\?",
     ),
-    "a file": ({"m_b/agent.py": AGENT}, "m_b/agent.py", "this is a file; name the folder it is in"),
+    "a file": ({"m_b/agent.py": AGENT}, "m_b/agent.py", "this is a file; name its folder"),
     "empty folder": (
         {"agents/m_c/readme.txt": ""},
         "agents/m_c",
@@ -261,7 +261,7 @@ MISTAKES: dict[str, tuple[dict[str, str], str, str]] = {
     "misspelt root_agent": (
         {"m_g/__init__.py": "from . import agent", "m_g/agent.py": "rootagent = None"},
         "m_g",
-        r"module 'm_g' holds no agent; looked in m_g.agent and m_g for root_agent, get_agent_async and app, and for root_agent.yaml. Did you mean 'rootagent'\?",
+        r"module 'm_g' contains no agent; looked in m_g.agent and m_g for root_agent, get_agent_async and app, and for root_agent.yaml. Did you mean 'rootagent'\?",
     ),
     "agent of another name": (
         {"m_h.py": AGENT.replace("root_agent", "my_agent")},
@@ -370,7 +370,7 @@ def test_a_folder_whose_name_another_module_has_is_refused(project: Path) -> Non
     write(project, {"one/twin/__init__.py": AGENT, "two/twin/__init__.py": AGENT})
     load_adk_agent("one/twin")
     load_adk_agent("one/twin")
-    with pytest.raises(AgentError, match=r"two/twin: Python already knows another module 'twin', at .*one/twin; rename the folder"):
+    with pytest.raises(AgentError, match=r"two/twin: Python has already imported another module 'twin' from .*one/twin; rename the folder"):
         load_adk_agent("two/twin")
 
 

@@ -333,7 +333,7 @@ def other() -> Callable[..., Any]:
 
 @pytest.mark.parametrize(
     ("function", "words"),
-    [(other(), "two tools are called 'lamp'"), (lambda room: room, "a tool that is a lambda has no name")],
+    [(other(), "two tools are named 'lamp'"), (lambda room: room, "a tool that is a lambda has no name")],
 )
 def test_tools_need_names_of_their_own(function: Callable[..., Any], words: str) -> None:
     session = Session(eval_id="c", run_index=0, state={})
@@ -374,7 +374,7 @@ def test_a_sync_tool_must_answer_at_once(function: Callable[..., Any]) -> None:
     def agent(text: str, session: Session) -> None:
         session.tool(function, name="weather")("Basel")
 
-    assert "tool weather answers with something to await, and is no async function" in play(agent, case_of("x")).error
+    assert "tool weather returned an awaitable but is not an async function" in play(agent, case_of("x")).error
 
 
 def test_what_is_no_json_is_recorded_as_text() -> None:

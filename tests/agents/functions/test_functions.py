@@ -188,7 +188,7 @@ def test_a_scenario_that_nobody_plays_is_an_error_in_words_for_users() -> None:
     case = EvalCase(eval_id="s", conversation_scenario=ConversationScenario(starting_prompt="hi", conversation_plan="chat"))
     played = play(lambda text, session: text, case)
     assert played.actual == ()
-    assert played.error.startswith("this case has a conversation_scenario, and nothing simulates its user here")
+    assert played.error.startswith("this case has a conversation_scenario, but nothing simulates its user here")
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -263,14 +263,14 @@ def test_any_asynchronous_iterable_is_read() -> None:
         (lambda a, b, c: "", "agent <lambda> takes (a, b, c)"),
         (lambda text, *, session: "", "agent <lambda> takes (text, *, session)"),
         (functools.partial(stream, "a", "b", "c"), "agent stream takes ()"),
-        (Team, "agent Team is a class: pass an object of it"),
+        (Team, "agent Team is a class: pass an instance"),
     ],
 )
 def test_a_function_that_cannot_be_called_like_that_is_refused_before_anything_runs(function: Callable[..., Any], words: str) -> None:
     with pytest.raises(UsageError) as refusal:
         resolve_agent(function)
     assert str(refusal.value).startswith(words)
-    assert "wanted a function of the user's text and the session, or of the text alone" in str(refusal.value)
+    assert "wanted a function of the user's text and the session, or of the text only" in str(refusal.value)
 
 
 def test_the_conversation_so_far_as_messages() -> None:

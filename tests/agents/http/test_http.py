@@ -86,10 +86,10 @@ def test_an_address_where_nobody_listens() -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (Reply(body=b"<html>Sign in</html>"), "answered 200 with what is no JSON: <html>Sign in</html>"),
-        (Reply(body=b""), "answered 200 with what is no JSON: an empty body"),
-        (Reply(body=b'{"choices": [', headers={}), "answered 200 with what is no JSON"),
-        (Reply(body=b"\xff\xfe"), "answered 200 with what is no JSON"),
+        (Reply(body=b"<html>Sign in</html>"), "answered 200 with a body that is not JSON: <html>Sign in</html>"),
+        (Reply(body=b""), "answered 200 with a body that is not JSON: an empty body"),
+        (Reply(body=b'{"choices": [', headers={}), "answered 200 with a body that is not JSON"),
+        (Reply(body=b"\xff\xfe"), "answered 200 with a body that is not JSON"),
         (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), "cannot be understood"),
     ],
 )
@@ -143,7 +143,7 @@ def test_another_address_of_the_same_server_is_followed() -> None:
 def test_a_detour_is_named_and_not_taken(status: int, location: str) -> None:
     with serving(replies(Reply(status=status, headers={"Location": location}))) as server:
         played = play(chat(f"{server.url}/v1", headers={"Authorization": "Bearer s3cret-s3cret"}), "hi")
-    assert f"answered {status} and leads to " in played.error
+    assert f"answered {status} and redirects to " in played.error
     assert location in played.error
     assert {call.path for call in server.calls} == {"/v1/chat/completions"}
 
@@ -177,7 +177,7 @@ def test_user_and_password_of_an_address_are_sent_as_a_header() -> None:
     "url", ["", "agents.acme.com", "ftp://agents.acme.com", "http://", "http://me:secret-word@", "http://h:port/", None, 7]
 )
 def test_what_is_no_address_is_refused(url: Any) -> None:
-    with pytest.raises(UsageError, match="an agent behind HTTP has an address such as") as refusal:
+    with pytest.raises(UsageError, match="an HTTP agent needs an address such as") as refusal:
         OpenAIChatAgent(url)
     assert "secret-word" not in str(refusal.value)
 
@@ -219,7 +219,7 @@ def test_an_address_is_an_agent(url: str, kind: type, name: str) -> None:
 
 
 def test_agents_behind_http_have_no_sub_agents() -> None:
-    with pytest.raises(UsageError, match=r"only an ADK agent has sub-agents, and agents\.acme\.com is none"):
+    with pytest.raises(UsageError, match=r"only an ADK agent has sub-agents, but agents\.acme\.com is not one"):
         resolve_agent("https://me:pw@agents.acme.com", agent_name="billing")
 
 
@@ -254,7 +254,7 @@ def test_tools_that_are_out_of_reach_are_not_claimed_to_be_simulated(agent: Any)
     case = case_of("hi")
     scene = ConversationSetup(user=StaticUser(case.conversation or ()), tools=Environment(lambda tool, args: None))
     played = anyio.run(converse, agent, case, 0, scene)
-    assert "the tools of an agent behind HTTP are out of reach" in played.error
+    assert "the tools of an HTTP agent cannot be simulated" in played.error
 
 
 @pytest.mark.parametrize(

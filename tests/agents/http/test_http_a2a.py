@@ -395,7 +395,7 @@ def test_no_card_at_all() -> None:
         ({"supportedInterfaces": [{"url": "http://h", "protocolBinding": "JSONRPC", "protocolVersion": "7.1"}]}, "offers JSONRPC 7.1"),
         (
             {"supportedInterfaces": [{"url": "grpc://h:1", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]},
-            "an agent behind HTTP has an address",
+            "an HTTP agent needs an address",
         ),
     ],
 )
@@ -445,7 +445,7 @@ def test_headers_go_to_the_server_that_they_were_given_for() -> None:
         assert other.calls == []
         allowed = play(server, case_of("hi"), headers=headers, endpoint=f"{other.url}/rpc")
         open_to_all = play(server, case_of("hi"))
-    assert f"leads to {other.url}/rpc: for headers to be sent there, pass endpoint='{other.url}/rpc'" in refused.error
+    assert f"points to {other.url}/rpc: to send your headers there, pass endpoint='{other.url}/rpc'" in refused.error
     assert (allowed.error, open_to_all.error) == ("", "")
     assert [call.headers.get("authorization") for call in other.calls] == ["Bearer 0123456789", None]
     assert {call.headers.get("authorization") for call in server.calls} == {"Bearer 0123456789", None}

@@ -131,7 +131,7 @@ def test_what_counts_as_the_answer(reply: Reply, text: str) -> None:
     ("reply", "error"),
     [
         (completion(None, finish="content_filter"), "a content filter withheld the answer (finish_reason content_filter)"),
-        (completion("", finish="length"), "the limit of tokens was reached before the answer began (finish_reason length)"),
+        (completion("", finish="length"), "the token limit was reached before the answer began (finish_reason length)"),
     ],
 )
 def test_an_answer_that_was_withheld_is_an_error_and_is_not_scored(reply: Reply, error: str) -> None:
@@ -176,7 +176,7 @@ def test_what_cannot_be_said_to_a_chat_model_is_not_left_out_in_silence() -> Non
     user = Content(role="user", parts=(Part(text="What is it?"), Part(inline_data=picture)))
     with serving(echoing) as server:
         played = had(agent(server.url), EvalCase(eval_id="c", conversation=(Invocation(user_content=user),)))[0]
-    assert played.error == "turn 1: the user's message has more than text (inline_data), which chat completions do not take here"
+    assert played.error == "turn 1: the user's message has more than text (inline_data); chat completions cannot send it"
     assert server.calls == []
 
 

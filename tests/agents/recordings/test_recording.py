@@ -68,7 +68,7 @@ def test_a_result_file_of_adk_holds_actuals_and_runs(tmp_path: Path, spelling: s
     assert answers(recording) == {"a": [["yes", "yes"], ["yes"]], "b": [[]]}
     assert recording.runs["a"][0].session_state == {"booked": True, "user:name": "Bob"}
     assert recording.runs["a"][1].session_state is None
-    assert recording.runs["b"][0].error == "ADK recorded no invocation of this case, so its inference failed; ADK does not keep why"
+    assert recording.runs["b"][0].error == "ADK recorded no turn of this case, so its inference failed; ADK does not store the reason"
 
 
 def test_a_result_object_is_a_recording() -> None:
@@ -143,9 +143,9 @@ def test_what_was_recorded_is_played() -> None:
     recording = load_recording({"a": ["x"]})
     assert anyio.run(recording.converse, case("a", turn()), 0) == recording.runs["a"][0]
     assert anyio.run(recording.converse, case("a", turn()), 1) == Conversation(
-        actual=(), error="the recording does not hold run 2 of case 'a'"
+        actual=(), error="the recording does not contain run 2 of case 'a'"
     )
-    assert anyio.run(recording.converse, case("b", turn()), 0) == Conversation(actual=(), error="the recording does not hold case 'b'")
+    assert anyio.run(recording.converse, case("b", turn()), 0) == Conversation(actual=(), error="the recording does not contain case 'b'")
 
 
 def test_the_users_message_is_added_where_an_answer_has_none() -> None:

@@ -368,12 +368,12 @@ def test_a_run_that_was_taken_out_of_a_file_is_missed(tmp_path: Path) -> None:
     path = changed(recorded(tmp_path, num_runs=2), lambda file: [one["runs"].pop() for one in file["cases"]])
     report = score(TWO, path, ONLY_RESPONSES)
     assert (report.verdict, report.num_runs) == ("undecided", 2)
-    assert report.reasons[0] == "a (run 2): the agent did not finish: the recording does not hold run 2 of case 'a'"
+    assert report.reasons[0] == "a (run 2): the agent did not finish: the recording does not contain run 2 of case 'a'"
 
 
 def test_a_case_that_was_taken_out_of_a_file_is_missed(tmp_path: Path) -> None:
     report = score(TWO, changed(recorded(tmp_path), lambda file: file["cases"].pop()), ONLY_RESPONSES)
-    assert report.reasons[0] == "b: the agent did not finish: the recording does not hold case 'b'"
+    assert report.reasons[0] == "b: the agent did not finish: the recording does not contain case 'b'"
 
 
 def test_a_recording_of_a_recording_is_of_the_same_agent(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_criteria_and_their_judges_do_not_matter_to_a_recording() -> None:
 
 
 def test_ids_that_cannot_be_told_apart_are_refused() -> None:
-    with pytest.raises(UsageError, match="several cases of one id"):
+    with pytest.raises(UsageError, match="several cases with the same id"):
         adk_eval.record(cases(case("a", turn()), case("a", turn())), agent_of_two)
 
 

@@ -147,7 +147,7 @@ def test_what_is_not_understood_is_an_error_and_no_empty_answer(inputs: Any, out
 
 def test_a_stream_of_which_only_the_object_was_kept_is_no_answer() -> None:
     shown = "{'_all_messages': [ModelRequest(parts=[UserPromptPart(content='hi')])]}"
-    with pytest.raises(InputError, match=r"outputs: found a stream.*run_sync of PydanticAI are traced whole"):
+    with pytest.raises(InputError, match=r"outputs: found a stream.*run and run_sync are fully traced"):
         invocations_of(trace(span("Agent.run_stream", 1, kind="AGENT", inputs={"user_prompt": "hi"}, outputs=shown)))
 
 
@@ -292,7 +292,7 @@ def test_what_the_user_said_decides_exactly_and_several_conversations_are_runs()
     assert play(found, "a") == (["1", "2"], "")
     assert (play(found, "b"), play(found, "b", 1)) == ((["3"], ""), (["4"], ""))
     assert found.num_runs(CASES.eval_ids) == 2
-    assert play(found, "a", 1)[1] == "the recording does not hold run 2 of case 'a'"
+    assert play(found, "a", 1)[1] == "the recording does not contain run 2 of case 'a'"
 
 
 def test_a_conversation_that_could_be_of_two_cases_is_an_error_of_both() -> None:
@@ -300,7 +300,7 @@ def test_a_conversation_that_could_be_of_two_cases_is_an_error_of_both() -> None
     for eval_id in ("c", "d"):
         answers, error = play(found, eval_id)
         assert answers == []
-        assert error.startswith("session s9 could be of any of the cases 'c', 'd'; give")
+        assert error.startswith("session s9 matches several cases, 'c', 'd'; give")
 
 
 def test_a_conversation_of_no_case_is_named() -> None:
@@ -311,10 +311,10 @@ def test_a_conversation_of_no_case_is_named() -> None:
     report = run(CASES, agent, load_config({"criteria": {"response_match_score": 0.5}}))
     assert report.notes == ("1 recorded case is not in the eval set: session s7",)
     assert [case.error for case in report.cases] == [
-        "the recording does not hold case 'a'",
+        "the recording does not contain case 'a'",
         "",
-        "the recording does not hold case 'c'",
-        "the recording does not hold case 'd'",
+        "the recording does not contain case 'c'",
+        "the recording does not contain case 'd'",
     ]
     assert not report.passed
 

@@ -97,7 +97,7 @@ def test_a_prompt_that_stays_blocked_ends_the_conversation_with_what_the_provide
     report, server = played_with(monkeypatch, replies(answer("one"), gemini_blocked()))
     assert said(report) == ["hi", "one"]
     assert ending(report) == (
-        "error", "the simulated user said nothing before turn 3: the answer is empty (PROHIBITED_CONTENT) (3 attempts)"
+        "error", "the simulated user gave no message for turn 3: the answer is empty (PROHIBITED_CONTENT) (3 attempts)"
     )  # fmt: skip
     assert len(server.calls) == 4
 
@@ -119,7 +119,7 @@ def test_an_outage_in_the_middle_keeps_all_turns(monkeypatch: pytest.MonkeyPatch
     assert said(report) == ["hi", "one"]
     reason, detail = ending(report)
     assert reason == "error"
-    assert detail.startswith("the simulated user said nothing before turn 3: ")
+    assert detail.startswith("the simulated user gave no message for turn 3: ")
     assert why in detail
     assert KEY not in detail
     assert result(report).error == detail

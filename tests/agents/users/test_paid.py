@@ -62,13 +62,13 @@ def test_one_budget_covers_both() -> None:
     assert calls(report) == (3, 1)
     assert ending(report)[0] == "goal"
     assert report.verdict == "undecided"
-    assert any("the budget of 4 model calls is spent" in reason for reason in report.reasons)
+    assert any("the budget of 4 model calls is used up" in reason for reason in report.reasons)
 
 
 def test_a_spent_budget_ends_the_conversation_with_an_error_and_all_its_turns() -> None:
     report = evaluated(player(says("one"), says("two")), judges=with_budget(max_calls=2))
     assert said(report) == ["hi", "one", "two"]
-    assert ending(report) == ("error", "the simulated user said nothing before turn 4: the budget of 2 model calls is spent")
+    assert ending(report) == ("error", "the simulated user gave no message for turn 4: the budget of 2 model calls is used up")
     assert report.verdict == "undecided"
 
 
@@ -76,7 +76,7 @@ def test_tokens_count_together() -> None:
     report = evaluated(player(says("one"), says("two")), criteria=QUALITY, judges=with_budget(max_tokens=600))
     assert report.simulating is not None
     assert ending(report)[0] == "error"
-    wanted = f"the budget of 600 tokens for judges and simulated users is spent: {report.simulating.tokens} were used"
+    wanted = f"the budget of 600 tokens for judges and simulated users is used up: {report.simulating.tokens} were used"
     assert result(report).error.endswith(wanted)
 
 
@@ -89,7 +89,7 @@ def test_accounts_side_by_side_share_what_may_be_spent() -> None:
     judges.add(calls=1)
     assert (judges.spent, users.spent, woken) == ("", "", [])
     users.add(calls=1)
-    assert judges.spent == users.spent == "the budget of 2 model calls is spent"
+    assert judges.spent == users.spent == "the budget of 2 model calls is used up"
     assert woken == ["judges", "users"]
     assert (judges.usage((), {}).calls, users.usage((), {}).calls) == (1, 1)
 

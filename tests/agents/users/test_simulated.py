@@ -90,13 +90,13 @@ UNUSABLE = {
     "thoughts only": (Answer(text="", problem="no text"), "the answer is empty (no text)"),
     "blocked": (Answer(text="", problem="SAFETY"), "the answer is empty (SAFETY)"),
     "cut off": (Answer(text='{"reason": "so', problem="MAX_TOKENS"), "the answer was cut off"),
-    "prose": (Answer(text="I would like rain."), "the answer is no JSON: "),
+    "prose": (Answer(text="I would like rain."), "the answer is not JSON: "),
     "a list": (Answer(text="[]"), "the answer is a list of 0, not an object"),
     "no decision": (Answer(text='{"message": "x"}'), "finished is null, not true or false"),
     "a word": (Answer(text='{"message": "x", "finished": "no"}'), "finished is 'no', not true or false"),
     "no text": (Answer(text='{"message": 3, "finished": false}'), "the message is 3, not a text"),
     "nothing said": (says(" \n"), "the message is empty"),
-    "ambiguous": (Answer(text='{"message": "x", "finished": false, "finished": true}'), "the answer is no JSON: "),
+    "ambiguous": (Answer(text='{"message": "x", "finished": false, "finished": true}'), "the answer is not JSON: "),
 }
 
 
@@ -119,7 +119,7 @@ def test_after_three_attempts_the_conversation_ends_with_an_error_and_all_its_tu
     assert [turn.final_text for turn in result(report).actual] == ["echo hi", "echo one"]
     reason, detail = ending(report)
     assert reason == "error"
-    assert detail.startswith(f"the simulated user said nothing before turn 3: {why}")
+    assert detail.startswith(f"the simulated user gave no message for turn 3: {why}")
     assert detail.endswith("(3 attempts)")
     assert result(report).error == detail
     assert len(user.requests) == 4
@@ -143,7 +143,7 @@ def test_a_model_that_is_down_costs_the_rest_of_a_conversation_and_none_of_its_t
     assert said(report) == ["hi", "one"]
     reason, detail = ending(report)
     assert reason == "error"
-    assert detail.startswith("the simulated user said nothing before turn 3: ")
+    assert detail.startswith("the simulated user gave no message for turn 3: ")
     assert str(failure) in detail
     assert result(report).error == detail
     assert report.verdict == "undecided"
@@ -211,9 +211,9 @@ def test_a_model_without_a_key_is_refused_before_the_agent_is_called(monkeypatch
 
 @pytest.mark.parametrize("name", ["gemini", "llama three"])
 def test_a_model_that_nobody_knows_is_refused_before_the_agent_is_called(name: str) -> None:
-    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is no judge model"):
+    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is not a judge model"):
         evaluated(None, agent=never, model=name)
-    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is no judge model"):
+    with pytest.raises(UsageError, match=f"the simulated user: '{name}' is not a judge model"):
         evaluated(name, agent=never)
 
 
@@ -237,7 +237,7 @@ def test_settings_that_the_model_does_not_take_are_named(monkeypatch: pytest.Mon
 
 
 def test_a_user_who_is_heard_is_refused_and_no_silent_one_takes_the_place() -> None:
-    with pytest.raises(ConfigError, match=r"\$.user_simulator_config.type: found llm_audio, a user who is heard; wanted llm_backed"):
+    with pytest.raises(ConfigError, match=r"\$.user_simulator_config.type: found llm_audio, a speaking user; wanted llm_backed"):
         evaluated(player(), agent=never, type="llm_audio")
     assert said(evaluated(lambda scenario, turns: None, type="llm_audio")) == ["hi"]
 

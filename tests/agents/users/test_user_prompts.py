@@ -211,13 +211,13 @@ def test_a_misspelt_name_is_put_right() -> None:
 @pytest.mark.parametrize(
     ("template", "persona", "message"),
     [
-        (FILLED_IN, "NOVICE", "found no {{ persona }}; wanted it, since these cases have a persona: with"),
-        (FILLED_IN + "{{ persona.descripion }}", "NOVICE", "a template that case 'without' cannot fill in: 'None' has no attribute"),
-        (FILLED_IN + "{{ persona.description }}", "NOVICE", "a template that case 'without' cannot fill in: 'None' has no attribute"),
-        (FILLED_IN + "{% if persona %}{{ persona.descripion }}{% endif %}", "NOVICE", "a template that case 'with' cannot fill in: "),
-        (FILLED_IN + "{{ 1 / (stop_signal | length - 11) }}", None, "cannot fill in: division by zero"),
-        (FILLED_IN + "{% include 'other' %}", None, "cannot fill in: no loader"),
-        (FILLED_IN + "{{ stop_signal.__class__.__mro__ }}", None, "cannot fill in: access to attribute '__class__'"),
+        (FILLED_IN, "NOVICE", "found no {{ persona }}; wanted this placeholder, because these cases have a persona: with"),
+        (FILLED_IN + "{{ persona.descripion }}", "NOVICE", "a template that fails for case 'without': 'None' has no attribute"),
+        (FILLED_IN + "{{ persona.description }}", "NOVICE", "a template that fails for case 'without': 'None' has no attribute"),
+        (FILLED_IN + "{% if persona %}{{ persona.descripion }}{% endif %}", "NOVICE", "a template that fails for case 'with': "),
+        (FILLED_IN + "{{ 1 / (stop_signal | length - 11) }}", None, ": division by zero"),
+        (FILLED_IN + "{% include 'other' %}", None, ": no loader"),
+        (FILLED_IN + "{{ stop_signal.__class__.__mro__ }}", None, ": access to attribute '__class__'"),
     ],
 )
 def test_instructions_that_do_not_fit_the_cases_are_refused_before_the_agent_is_called(template: str, persona: Any, message: str) -> None:

@@ -243,7 +243,7 @@ def test_a_refusal_is_said_with_the_services_words_and_never_repeated(status: in
 
 def test_a_service_that_wants_credentials_gets_none_without_tls(at: Start) -> None:
     assert failed(error(401, "Request had invalid credentials."), at) == (
-        "fluency: 401: it wants credentials, which are not sent to a base URL without TLS"
+        "fluency: 401: it requires credentials, but they are not sent to a base URL without TLS"
     )
 
 
@@ -266,7 +266,7 @@ def test_what_may_succeed_later_is_repeated(reply: Reply, at: Start) -> None:
 def test_what_does_not_get_better_is_said_with_its_number_of_requests(at: Start) -> None:
     said = failed(error(429, "Quota exceeded for aiplatform.googleapis.com/evaluate_instances"), at)
     assert "429 POST" in said
-    assert "Quota exceeded for aiplatform.googleapis.com/evaluate_instances. The quota of the project is used up" in said
+    assert "Quota exceeded for aiplatform.googleapis.com/evaluate_instances. The project's quota is used up" in said
     assert "requests)" in said
     assert "(after 2 requests)" in failed(error(500), at)
     assert "no answer within 0.3 s" in failed(HANG, at, attempts=1, timeout_s=0.3)
@@ -278,7 +278,7 @@ def test_what_does_not_get_better_is_said_with_its_number_of_requests(at: Start)
 def test_what_cannot_be_sent_is_refused_without_a_call(request_: Any, at: Start) -> None:
     with serving(rapid(usual)) as server:
         at(server)
-        with pytest.raises(JudgeError, match="cannot be put into a request to Vertex AI"):
+        with pytest.raises(JudgeError, match="cannot be sent to Vertex AI"):
             ask(request_)
     assert server.calls == []
 
@@ -465,4 +465,4 @@ def test_the_budget_holds_for_the_service(at: Start) -> None:
         found = ask([body_of("fluency", {"prediction": str(index)}) for index in range(6)], budget=Budget(max_calls=2))
     answered = [one for one in found if "fluency_result" in one]
     assert len(answered) == len(server.calls) == 2
-    assert all("the budget of 2 judge calls is spent" in one["error"]["message"] for one in found if one not in answered)
+    assert all("the budget of 2 judge calls is used up" in one["error"]["message"] for one in found if one not in answered)

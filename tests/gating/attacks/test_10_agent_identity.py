@@ -340,7 +340,7 @@ def test_a_recording_is_refused_where_the_source_must_be_known(shop: Shop, keys:
     refused = shop.promote(version, report, policy=demanding(keys[1]))
     (reason,) = refused.reasons
     assert reason.startswith("the run's attestation has no digest of the agent's source (a recording that names no agent, sha256 ")
-    assert reason.endswith(", whose source is not known), but the policy requires one")
+    assert reason.endswith(", so its source is unknown), but the policy requires one")
     assert shop.promote(version, report, policy=demanding(keys[1], source="optional")).passed
 
 

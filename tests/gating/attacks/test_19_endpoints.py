@@ -293,7 +293,7 @@ def test_the_env_file_of_an_agent_has_no_say_in_where_judges_are_asked(
     model = "openai/gpt-5" if variable == "OPENAI_API_BASE" else MODEL
     if variable.endswith(("_URL", "_BASE")):
         assert os.environ[variable] == attackers_host.url, "the agent may need it"
-        with pytest.raises(JudgeError, match=rf"\.env sets {variable}, but an agent has no say"):
+        with pytest.raises(JudgeError, match=rf"\.env sets {variable}, but an agent must not choose"):
             adk_eval.score(SET, SET, config({}, model), ledger=False)
         monkeypatch.setenv(variable, "http://gateway.example.org")
         assert endpoint_named_by(variable) == "http://gateway.example.org", "what the caller sets counts"

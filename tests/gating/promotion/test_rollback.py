@@ -66,7 +66,7 @@ def test_a_version_that_was_given_up_does_not_verify_until_it_is_promoted_anew(l
     assert reason.startswith(f"version 2 of {model!r} was rolled back: a rollback to version 1, by ")
     assert reason.endswith(": it answers in Latin")
     lab.client.set_registered_model_alias(model, "champion", "1")
-    with pytest.raises(GateFailed, match="was given up"):
+    with pytest.raises(GateFailed, match="was rolled back"):
         rolled_back(lab, model, to=2)
     second.promote()
     assert second.verify().passed

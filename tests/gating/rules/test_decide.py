@@ -171,7 +171,7 @@ def test_cases_that_expect_no_state_may_be_left_out() -> None:
     decision = decide_on(evidence_of(report))
     assert decision.verdict == report.verdict == "undecided"
     assert decision.reasons == (
-        "final_session_state: 1 of 1 scores errored, so they are missing: lights, turn 2: the final state of the session is not known",
+        "final_session_state: 1 of 1 scores errored, so they are missing: lights, turn 2: the session's final state is unknown",
     )
 
 

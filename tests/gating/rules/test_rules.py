@@ -262,7 +262,7 @@ def test_an_identical_candidate_passes_even_where_no_drop_is_allowed() -> None:
     assert check.verdict == "passed"
     assert (
         check.reason
-        == f"response_match_score: mean 0.7875,, against 0.7875 for {CHAMPION}, over the same 40 cases: no change, and no case did worse"
+        == f"response_match_score: mean 0.7875,,, against 0.7875 for {CHAMPION}, over the same 40 cases: no change, and no case did worse"
     )
     assert (check.baseline, check.difference, check.p_value) == (check.value, 0, 1)
 
@@ -271,7 +271,7 @@ def test_a_drop_that_is_large_and_more_than_luck_fails_with_the_worst_cases() ->
     check = beside(LEVEL, cases(0.2, *[0.6] * 39), max_drop=0.02)
     assert check.verdict == "failed"
     assert check.reason.startswith(
-        f"response_match_score: mean 0.59,, against 0.7 for {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and unlikely to be chance (p = "
+        f"response_match_score: mean 0.59,,, against 0.7 for {CHAMPION}, over the same 40 cases: worse by 0.11, more than the allowed 0.02 and unlikely to be chance (p = "
     )
     assert check.reason.endswith("; 40 cases did worse, most of them a 0.7 → 0.2, a1 0.7 → 0.6, b 0.7 → 0.6")
     assert check.difference == pytest.approx(-0.11)

@@ -176,7 +176,7 @@ class TestResolving:
 
     @pytest.mark.parametrize("name", ["", "gpt-4o", "gemini", "gemini-", "openai/", "/x", "claude sonnet", "gemini-2.5-flash\n"])
     def test_names_of_nobody(self, name: str) -> None:
-        with pytest.raises(UsageError, match=r"is no judge model; wanted gemini-\.\.\. .*provider/model.*a callable"):
+        with pytest.raises(UsageError, match=r"is not a judge model; wanted gemini-\.\.\. .*provider/model.*a callable"):
             resolve_judge(name, JudgeOptions())
 
     def test_slips_of_the_pen(self) -> None:
@@ -196,7 +196,7 @@ class TestResolving:
                 return Answer(text="")
 
         half: Any = Half()
-        with pytest.raises(UsageError, match="is no judge, since it has no address, aclose;"):
+        with pytest.raises(UsageError, match="is no judge: it has no address, aclose;"):
             resolve_judge(half, JudgeOptions())
 
     def test_settings_are_checked_where_the_judge_can(self) -> None:

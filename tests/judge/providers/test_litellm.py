@@ -221,12 +221,12 @@ class TestForms:
             (
                 ("bounded", "json_schema"),
                 ["bounded", "json_schema", "json_object", "json_object"],
-                "takes no json_schema as response_format: it was asked with json_object",
+                "rejects response_format json_schema: asked with json_object",
             ),
             (
                 ("bounded", "json_schema", "json_object"),
                 ["bounded", "json_schema", "json_object", None, None],
-                "takes no json_schema and no json_object as response_format: it was asked with the schema in words",
+                "rejects response_format json_schema and json_object: asked with the schema in words instead",
             ),
         ],
     )
@@ -345,7 +345,7 @@ class TestSetUp:
         monkeypatch.delenv("OPENAI_API_KEY", raising=False)
         monkeypatch.delenv("OPENAI_API_BASE", raising=False)
         with pytest.raises(
-            JudgeError, match=r"no API key for openai/gpt-test: set OPENAI_API_KEY\. A server of your own needs none: set OPENAI_API_BASE"
+            JudgeError, match=r"no API key for openai/gpt-test: set OPENAI_API_KEY\. Your own server needs none: set OPENAI_API_BASE"
         ):
             LiteLlmJudge(MODEL)
 

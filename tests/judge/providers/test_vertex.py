@@ -235,7 +235,7 @@ def test_a_refusal_is_final(status: int, every_request: bool) -> None:
 
 def test_credentials_that_are_not_accepted_are_said_to_be_so() -> None:
     with serving(replies(error(401, "Request had invalid authentication credentials."))) as server:
-        with pytest.raises(Refused, match=r"401 .*invalid authentication credentials. Are the credentials still good\?") as caught:
+        with pytest.raises(Refused, match=r"401 .*invalid authentication credentials. Are the credentials still valid\?") as caught:
             answer(client_of(server, credentials=Token()))
         assert caught.value.every_request
     assert {call.headers["authorization"] for call in server.calls} == {"Bearer the-token"}
@@ -289,7 +289,7 @@ def test_a_row_that_failed_for_the_services_own_reasons_is_no_answer(code: int, 
 def test_what_cannot_be_written_as_json_is_refused_without_a_call(value: float) -> None:
     part = {"function_call": {"name": "f", "args": {"x": value}}}
     instance = {"agent_eval_data": {"turns": [{"events": [{"content": {"parts": [part]}}]}]}}
-    with serving(evaluating(lambda *_: row(1))) as server, pytest.raises(Refused, match="cannot be put into a request") as caught:
+    with serving(evaluating(lambda *_: row(1))) as server, pytest.raises(Refused, match="cannot be sent") as caught:
         answer(client_of(server), SAFETY, instance)
     assert not caught.value.every_request
     assert server.calls == []
@@ -297,7 +297,7 @@ def test_what_cannot_be_written_as_json_is_refused_without_a_call(value: float) 
 
 def test_what_the_service_does_not_take_is_refused_without_a_call() -> None:
     instance = {"agent_eval_data": {"turns": "none"}}
-    with serving(evaluating(lambda *_: row(1))) as server, pytest.raises(Refused, match="cannot be put into a request"):
+    with serving(evaluating(lambda *_: row(1))) as server, pytest.raises(Refused, match="cannot be sent"):
         answer(client_of(server), SAFETY, instance)
     assert server.calls == []
 
