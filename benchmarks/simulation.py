@@ -1,4 +1,4 @@
-"""Whether intervals cover what is true, tests raise false alarms, and plans come true: samples of cases, drawn again and again.
+"""Whether intervals cover what is true, tests raise false alarms, and power analyses come true: samples of cases, drawn again and again.
 
 Each cell of a table has luck of its own, seeded by its name, so that it is the same whoever measures it, and when.
 """
@@ -136,7 +136,7 @@ def _p_worse(pairs: Pairs, luck: Generator, cases: int) -> float:
 
 
 class Planned(NamedTuple):
-    """What is to be noticed, and what the planner says that it takes."""
+    """What is to be noticed, and what `power` says that it takes."""
 
     pairs: Pairs
     power: float

@@ -55,7 +55,7 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         baseline: what the run is compared with, instead of the policy's baseline: ``runs:/<id>``, ``models:/<name>@<alias>`` or
             ``models:/<name>/<version>``.
         model: the registered model of the policy's baseline, where the policy names only an alias or a version.
-        reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
+        reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
             `mlflow_adk_eval.make_reevaluator` does, unless `run` cannot pass in any case; ``None``: the gate is then undecided.
         raise_on_failure: whether anything but *passed* is an error.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
@@ -117,13 +117,13 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         run_id: the run, or the report that was logged as one.
         policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case. Its baseline belongs to the model `name` unless it says otherwise.
-        reevaluate: evaluates the baseline again where the run of its record is about other cases, judges or criteria, as
+        reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
             `mlflow_adk_eval.make_reevaluator` does, unless the run cannot pass in any case; also in a dry run. ``None``: the decision is
             then *undecided*.
         dry_run: whether to decide only, and write nothing to the registry.
         wait_s: for how many seconds to wait for others who are setting the same alias. Then all is read and decided anew.
         raise_on_failure: whether anything but *passed* is an error.
-        signing_key: signs the record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
+        signing_key: signs the promotion record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
             ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
         verify_key: the public keys of which one must have signed the promotions before this one; ``None``: as
             ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or that of `signing_key`.
@@ -159,7 +159,7 @@ def verify(
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> Decision:
-    """Return whether a promotion still stands: its record is unchanged, and the evidence says today what it said then.
+    """Return whether a promotion still stands: its promotion record is unchanged, and the evidence says today what it said then.
 
     Args:
         name: the registered model.
@@ -167,7 +167,7 @@ def verify(
         alias: the alias whose promotion is checked; ``None``: the last decision on `version`.
         policy: what the run must fulfil as of today, besides the policy by which it was promoted: so that who uses a version decides for
             itself; ``None``: nothing.
-        verify_key: the public keys of which one must have signed the record and the claim log; ``None``: what
+        verify_key: the public keys of which one must have signed the promotion record and the claim log; ``None``: what
             ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or they need no signature.
         checkpoint: a file that pins the claim log as it was last seen; it is not changed. ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
@@ -200,15 +200,15 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> tuple[AliasAudit, ...]:
-    """Return for each alias of a registered model who set it, on which record, and whether that verifies today.
+    """Return for each alias of a registered model who set it, on which promotion record, and whether that verifies today.
 
     Args:
         name: the registered model; ``None``: all of them.
         alias: the alias; ``None``: each that was ever promoted by the gate.
-        restore: whether an alias that no claim set where it is, or whose record is proven false, is moved back to where its claim log has it.
+        restore: whether an alias that no claim set where it is, or whose promotion record is proven false, is moved back to where its claim log has it.
             One whose evidence was edited or deleted stays: that proves nothing.
         dry_run: with `restore`, whether to say only where it would be moved.
-        signing_key: signs the records of what is moved back, as for `promote`.
+        signing_key: signs the promotion records of what is moved back, as for `promote`.
         verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
         checkpoint: a file that pins each claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
@@ -248,19 +248,19 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> RollbackResult:
-    """Take an alias back to the version that held it before and whose record still verifies, and record that.
+    """Take an alias back to the version that held it before and whose promotion record still verifies, and record that.
 
     A version from which somebody went back does not verify until it is promoted again.
 
     Args:
         name: the registered model.
         alias: the alias.
-        reason: why, for the record.
-        to: the version; ``None``: the last one before the present one whose record verifies.
+        reason: why, for the promotion record.
+        to: the version; ``None``: the last one before the present one whose promotion record verifies.
         dry_run: whether to say only which version that would be.
         wait_s: for how many seconds to wait for others who are setting the same alias. Then all is looked at anew.
         raise_on_failure: whether it is an error if the alias stays where it is.
-        signing_key: signs the record, as for `promote`.
+        signing_key: signs the promotion record, as for `promote`.
         verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
         checkpoint: a file that pins the claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
         tracking_uri: where MLflow is; ``None``: as MLflow is configured.
@@ -334,7 +334,7 @@ class Champion:
     model_id: str
     """Its LoggedModel."""
     decision: Decision
-    """What its record comes to today."""
+    """What its promotion record comes to today."""
     source_sha256: str
     """The digest of the source that was evaluated, in hex; empty where that is not known."""
     agent: Agent | None = None

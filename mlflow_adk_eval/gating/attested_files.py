@@ -53,7 +53,7 @@ class AttestationCheck:
 
 
 def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | None = None) -> tuple[str, ...]:
-    """Write an attested run into a folder: its manifest and artifacts, the attestation, and each signed record of a decision on it.
+    """Write an attested run into a folder: its manifest and artifacts, the attestation, and each signed promotion record of it.
 
     Args:
         run_id: the run, evaluated with a signing key.

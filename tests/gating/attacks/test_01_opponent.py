@@ -64,7 +64,7 @@ def test_a_record_of_the_champion_that_was_rewritten_is_not_compared_with(lab: L
     (lab.artifacts(champion.run_id) / path).write_bytes((lab.artifacts(run_id) / poor_path).read_bytes())
     decision = regressed.promote(policy=POLICY, raise_on_failure=False)
     assert decision.verdict == "undecided"
-    assert f"its record {path} in run {champion.run_id} was changed after the decision" in "\n".join(decision.reasons)
+    assert f"its promotion record {path} in run {champion.run_id} was changed after the decision" in "\n".join(decision.reasons)
 
 
 def test_a_version_that_was_promoted_to_a_lesser_alias_on_a_poor_run_is_not_known_by_that(lab: Lab, model: str) -> None:
