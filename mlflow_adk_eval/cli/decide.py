@@ -244,6 +244,7 @@ Exit codes:
   0   every file matches its signature, and the last decision (without one, the evaluation) passed
   1   every file matches its signature, but the decision or evaluation failed
   2   a file does not match its signature, or the result is undecided
+  3   Sigstore's trusted root is unreachable, or the command was interrupted
   4   the result could not be written
   64  bad usage, or no attestation
 """

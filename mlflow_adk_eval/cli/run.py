@@ -376,7 +376,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     """Finish logging a run after MLflow was unreachable."""
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
     page = _page(run_id, tracking_uri)
-    text = f"run {run_id} is complete" + (f"\npage: {page}" if page else "")
+    text = f"run {run_id} is complete; you can delete {folder}" + (f"\npage: {page}" if page else "")
     tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}{_at(tracking_uri)}", run_id=run_id, page=page)
 
 

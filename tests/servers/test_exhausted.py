@@ -84,6 +84,8 @@ def test_what_was_evaluated_is_kept_and_uploaded_to_where_the_environment_says(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     moved = invoke("upload", f"adk_eval_pending/{run_id}")
     assert moved.exit_code == 0, moved.output
+    assert f"run {run_id} is complete; you can delete adk_eval_pending/{run_id}" in moved.output
+    assert invoke("upload", f"adk_eval_pending/{run_id}").exit_code == 0, "twice is as good as once"
     assert run_of(server)[:2] == (run_id, "FINISHED")
 
 
