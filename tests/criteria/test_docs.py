@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs.criteria_table import EXAMPLES
-from mlflow_adk_eval import criteria, load_config
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionRegistry, CriterionSettings, JudgedSettings
+from mlflow_adk_eval import EvalConfig, criteria, load_config
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionRegistry, CriterionSettings, CustomMetricConfig, JudgedSettings
 from mlflow_adk_eval.judge.prompt import load_prompt
 
 ROOT = Path(__file__).parents[2]
@@ -47,10 +47,15 @@ def test_every_criterion_has_a_section_with_a_config_that_loads() -> None:
 @pytest.mark.parametrize("page", ["criteria.md", "config.md", "rapid_eval.md"])
 def test_every_config_on_a_page_loads(page: str) -> None:
     blocks = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs/reference" / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    configs = [json.loads(block) for block in blocks if '"criteria"' in block]
+    configs = [json.loads(re.sub(r"^//.*\n", "", block)) for block in blocks if '"criteria"' in block]
     assert configs
     for config in configs:
         load_config(config)
+
+
+def test_every_key_of_a_config_is_on_its_page() -> None:
+    keys = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/config.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(keys) == sorted([*EvalConfig.model_fields, *CustomMetricConfig.model_fields])
 
 
 def test_the_settings_of_judges_are_on_the_page_with_their_defaults() -> None:
