@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps, load_eval_set, migrate
+from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded
 from mlflow_adk_eval.evalset.conversion import write_cases
 from mlflow_adk_eval.evalset.rows import CasesInMemory, open_cases
@@ -19,6 +19,7 @@ from tests.evalset.test_rows import TURN, Json, case, lines, run
 from tests.strategies import QUICK, eval_sets, invocations, objects
 
 ROWS = ("s.jsonl", "s.ndjson.gz", "s.jsonl.zst", "s.parquet")
+EXAMPLES = Path(__file__).parents[2] / "example_projects"
 
 
 def names(folder: Path) -> list[str]:
@@ -121,3 +122,15 @@ def test_rows_may_be_rewritten_in_place(tmp_path: Path) -> None:
     assert migrate(file, file) == 1200
     head: Any = json.loads(file.read_text().partition("\n")[0])
     assert (head, open_cases(file).head.eval_set_id) == ({"eval_set_id": "s"}, "s")
+
+
+@pytest.mark.parametrize("name", ["s.jsonl", "s.parquet"])
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("*.evalset.json")), ids=lambda file: file.name)
+def test_an_eval_set_that_people_wrote_comes_back_with_its_values_and_its_digest(tmp_path: Path, file: Path, name: str) -> None:
+    migrate(file, tmp_path / name)
+    migrate(tmp_path / name, tmp_path / "back.json")
+    assert json.loads((tmp_path / "back.json").read_bytes()) == json.loads(file.read_bytes())
+    assert eval_set_digest(load_eval_set(tmp_path / "back.json")) == eval_set_digest(load_eval_set(file))
+    migrate(tmp_path / "back.json", tmp_path / f"again.{name}")
+    migrate(tmp_path / f"again.{name}", tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "back.json").read_bytes(), "in our layout, byte for byte"

@@ -1,4 +1,4 @@
-"""Files of this repository, and tests in them, that a page names are there."""
+"""Files of this repository that a page names, and tests in them, are there; and the page on pytest names every option."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from mlflow_adk_eval.testing.pytest_plugin import HELP
 
 ROOT = Path(__file__).parents[2]
 LISTED = subprocess.run(["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.splitlines()
@@ -26,3 +28,8 @@ def test_what_a_page_names_is_there(page: str) -> None:
 
 def test_pages_do_name_files() -> None:
     assert sum(len(NAMED.findall((ROOT / page).read_text("utf-8"))) for page in PAGES) > 20
+
+
+def test_every_option_of_pytest_is_on_its_page_and_no_other() -> None:
+    page = (ROOT / "docs" / "how_to" / "pytest.md").read_text("utf-8")
+    assert {name.replace("-", "_") for name in re.findall(r"--adk-([a-z-]+)", page)} == set(HELP)
