@@ -232,8 +232,7 @@ def _policy_beside(paths: str | list[str]) -> Path:
 
 def _next_command(report: Report, policy_file: Path, register_as: str | None, tracking_uri: str | None) -> str:
     """Return what to run after an evaluation: after a pass the gate, with the policy if that is there and can decide on this run."""
-    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415
+    from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415 - `--help` stays fast
 
     at = _at(tracking_uri)
     if report.verdict == "failed":
@@ -245,6 +244,8 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     gate, file = f"mlflow-adk-eval gate {report.run_id}{at}", shlex.quote(str(policy_file))
     if not policy_file.is_file():
         return gate
+    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - only where there is one
+
     try:
         policy = load_policy(policy_file)
     except AdkEvalError:
