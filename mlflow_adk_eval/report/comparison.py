@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -35,6 +36,7 @@ _COUNTS: dict[Flip, tuple[str, str]] = {
 }
 _MOST_NAMED = 20
 _MOST_CASES, _MOST_CAUSES = 20, 6
+_LONGEST_NAME = 30
 _STYLES = {"better": "green", "worse": "red"}
 
 
@@ -183,19 +185,21 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
 
 
 def _deltas(comparison: Comparison, words: Words) -> Table:
-    table = Table()
-    for heading in ("", "before", "now", "difference", f"interval, each end {100 * comparison.confidence:g}%", "p (Holm)", "", "cases"):
-        table.add_column(heading, justify="left" if not heading else "right", overflow="fold")
+    """Return the means in a table that fits into 88 columns: the interval is below the difference, and the verdict below the p-value."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max((len(name_of(delta)) for delta in comparison.deltas), default=0)
+    table.add_column("", overflow="fold", min_width=min(longest, _LONGEST_NAME))
+    for heading in ("before", "now", f"difference,\neach bound {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
+        table.add_column(heading, justify="right", overflow="fold", max_width=14 if heading == "p (Holm)" else None)
     for delta in comparison.deltas:
         verdict = verdict_on(delta, comparison.confidence)
+        styled = f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict
         table.add_row(
             escape(words(name_of(delta))),
             format_value(delta, delta.before),
             format_value(delta, delta.after),
-            format_difference(delta),
-            format_interval(delta) or "–",
-            format_p_value(delta),
-            f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict,
+            f"{format_difference(delta)}\n{format_interval(delta)}".rstrip(),
+            f"{format_p_value(delta)}\n{styled}",
             format_cases(delta),
             style="" if delta.decides else "dim",
         )

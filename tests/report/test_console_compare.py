@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 from rich.console import Console
@@ -76,3 +77,11 @@ def test_no_text_is_a_command_to_the_terminal_or_its_markup() -> None:
         assert not set("\u202e\u2066\u2069\x9b\x07") & set(text)
         assert len(text) < 2_000_000
     assert "[bold red]x[/]" in printed(hostile("[bold red]x[/]"))
+
+
+def test_the_numbers_fit_into_a_terminal_of_88_columns() -> None:
+    found, screen = comparison(), io.StringIO()
+    Console(file=screen, width=88).print(comparison_view(found, Texts({}).words))
+    numbers = screen.getvalue().partition("Of 3 cases")[0]
+    assert re.search(r"each bound 95% +p \(Holm\) +cases", numbers)
+    assert [delta.name for delta in found.deltas[1:] if len(delta.name) <= 30 and delta.name not in numbers] == []
