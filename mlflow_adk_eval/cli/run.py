@@ -251,28 +251,17 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     except AdkEvalError:
         return f"mlflow-adk-eval validate {file}"
     source = policy.baseline if policy.compares else None
-    model = (source.model or register_as) if source and not source.run else ""
-    if policy.criteria - set(report.criteria) or model is None:
+    model = (source.model or register_as) if source and not source.run else register_as
+    if policy.criteria - set(report.criteria) or (source and not source.run and model is None):
         return gate  # the policy is for another config, or for the versions of a model that nobody has named
-    if model and not _is_registered(model, tracking_uri):
-        return f"mlflow-adk-eval register {report.run_id} {shlex.quote(model)}{at}"
+    if model != register_as:  # which may not exist yet
+        return f"mlflow-adk-eval register {report.run_id} {shlex.quote(str(model))}{at}"
     return f"{gate} --policy {file}" + (f" --model {shlex.quote(model)}" if model and source and not source.model else "")
 
 
 def _at(tracking_uri: str | None) -> str:
     """Return the option that names the same store, for a command to run next."""
     return f" --tracking-uri {shlex.quote(without_credentials(tracking_uri))}" if tracking_uri else ""
-
-
-def _is_registered(model: str, tracking_uri: str | None) -> bool:
-    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
-
-    try:
-        with store_at(tracking_uri) as store:
-            store.model(model)
-    except AdkEvalError:
-        return False
-    return True
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:

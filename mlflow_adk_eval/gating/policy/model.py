@@ -58,7 +58,7 @@ def _refuse(found: Iterable[PydanticCustomError]) -> None:
 
 def _as_it_is(value: str) -> str:
     if not value.strip():
-        raise _unwanted(repr(value), "a string that is not empty")
+        raise _unwanted(repr(value), "a non-empty string")
     if value != value.strip():
         raise _unwanted(repr(value), "a name without leading or trailing spaces")
     return value
@@ -457,8 +457,9 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
     if isinstance(of_agent, Price) and of_agent.tokens is None:
         wanted = "prices.agent.tokens: only the sum of the agent's tokens is known"
         yield _unwanted("a price of the agent by input and output", wanted)
-    yield from _twice((case for case in given.get("must_pass") or () if isinstance(case, str)), "case of must_pass")
-    waivers = [waiver for waiver in given.get("waivers") or () if isinstance(waiver, Waiver)]
+    must_pass, waivers = (part if isinstance(part, list | tuple) else () for part in map(given.get, ("must_pass", "waivers")))
+    yield from _twice((case for case in must_pass if isinstance(case, str)), "case of must_pass")
+    waivers = [waiver for waiver in waivers if isinstance(waiver, Waiver)]
     yield from _twice((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in waivers), "waiver")
 
 

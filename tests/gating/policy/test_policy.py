@@ -417,3 +417,11 @@ def test_what_parts_of_a_policy_say_against_each_other_is_said_beside_what_is_wr
         "$.judge: found fresh: true with max_reused 0.5; wanted one of them: fresh means max_reused 0",
         "$.judge: found calibrated: false with other demands on the calibration; wanted calibrated: true, or none of them",
     ]
+
+
+@pytest.mark.parametrize("part", ["must_pass", "waivers", "rules", "slices", "prices", "baseline", "config", "attestation", "calibration"])
+@pytest.mark.parametrize("value", [5, "aa", True, [[]], [5, 5], {"x": 5}, {5: {}}, {"rules": 5}, {"x": {"rules": [1]}}, {"criteria": [1]}])
+def test_a_part_of_a_wrong_kind_is_refused_beside_what_else_is_wrong(part: str, value: Any) -> None:
+    found = refused({"rules": {"y": {"min": "a"}}, "thresholds": True, part: value, "min_cases": -1})
+    assert any("$.min_cases" in problem for problem in found)
+    assert "$: found 'a' twice; wanted each case of must_pass once" not in found
