@@ -36,7 +36,8 @@ _COUNTS: dict[Flip, tuple[str, str]] = {
 }
 _MOST_NAMED = 20
 _MOST_CASES, _MOST_CAUSES = 20, 6
-_LONGEST_NAME = 30
+_LONGEST_NAME = 25
+_WIDTHS = {"p (Holm)": 13, "cases": 7}
 _STYLES = {"better": "green", "worse": "red"}
 
 
@@ -189,8 +190,8 @@ def _deltas(comparison: Comparison, words: Words) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     longest = max((len(name_of(delta)) for delta in comparison.deltas), default=0)
     table.add_column("", overflow="fold", min_width=min(longest, _LONGEST_NAME))
-    for heading in ("before", "now", f"difference,\neach bound {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
-        table.add_column(heading, justify="right", overflow="fold", max_width=14 if heading == "p (Holm)" else None)
+    for heading in ("before", "now", f"difference,\nbounds {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
+        table.add_column(heading, justify="right", overflow="fold", max_width=_WIDTHS.get(heading))
     for delta in comparison.deltas:
         verdict = verdict_on(delta, comparison.confidence)
         styled = f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict

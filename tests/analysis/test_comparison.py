@@ -60,8 +60,8 @@ def flips(found: Comparison) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("calls", "told"),
     [
-        ([SWITCH], ['look({"room": "hall"}) is no longer called (as in the reference)']),
-        ([LOOK, SWITCH, BEEP], ["beep({}) is now called (not in the reference)"]),
+        ([SWITCH], ['look({"room": "hall"}) is no longer called (the reference calls it)']),
+        ([LOOK, SWITCH, BEEP], ["beep({}) is now called (the reference does not)"]),
         ([SWITCH, LOOK], ['look({"room": "hall"}) is called at a different point']),
         (
             [LOOK, ("switch", {"room": "all", "to": [1, 3]})],
@@ -84,8 +84,8 @@ def test_a_flip_for_the_better_says_what_is_right_again() -> None:
     better = compare(report(said("The lamp is off.", SWITCH, BEEP)), report(GOOD))
     assert flips(better) == {"lamp": "better"}
     assert [cause.sentence for cause in causes(better)] == [
-        'look({"room": "hall"}) is now called (as in the reference)',
-        "beep({}) is no longer called (not in the reference)",
+        'look({"room": "hall"}) is now called (the reference calls it)',
+        "beep({}) is no longer called (the reference does not)",
     ]
 
 

@@ -83,5 +83,7 @@ def test_the_numbers_fit_into_a_terminal_of_88_columns() -> None:
     found, screen = comparison(), io.StringIO()
     Console(file=screen, width=88).print(comparison_view(found, Texts({}).words))
     numbers = screen.getvalue().partition("Of 3 cases")[0]
-    assert re.search(r"each bound 95% +p \(Holm\) +cases", numbers)
-    assert [delta.name for delta in found.deltas[1:] if len(delta.name) <= 30 and delta.name not in numbers] == []
+    assert re.search(r"bounds 95% +p \(Holm\) +cases", numbers)
+    assert re.search(r"cases *\n", numbers)
+    assert "before)" in numbers
+    assert [delta.name for delta in found.deltas[1:] if len(delta.name) <= 25 and delta.name not in numbers] == []

@@ -31,7 +31,7 @@ def test_the_page_says_what_flipped_and_why() -> None:
     assert "1 now fails 1 changed to or from undecided of 3 cases in both runs" in text
     assert "Passed before, fails now (1)" in text
     assert "Turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
-    assert "Turn 1: beep({}) is now called (not in the reference)" in text
+    assert "Turn 1: beep({}) is now called (the reference does not)" in text
     assert "Changed to or from undecided (1)" in text
     assert "Turn 2: not evaluated: the agent did not finish: 1 turn took place, but the case has 2" in text
     assert "Same verdict and scores: 1 case, good" in text

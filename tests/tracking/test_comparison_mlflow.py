@@ -77,7 +77,7 @@ def test_runs_compare_as_their_reports_do(runs: tuple[str, Report, Report]) -> N
     sentences = [cause.sentence for case in by_id.flipped for _, cause in case.all_causes()]
     assert "switch is called with $.room = 'all', was 'hall' (expected 'hall')" in sentences
     assert "rubric polite (The answer is polite.): judged no (no 2), was yes (yes 2): It is | *so*." in sentences
-    assert 'heat({"to": 21}) is no longer called (as in the reference)' in sentences
+    assert 'heat({"to": 21}) is no longer called (the reference calls it)' in sentences
 
 
 def test_what_runs_differ_in_is_read_from_parameters(runs: tuple[str, Report, Report]) -> None:
@@ -206,7 +206,7 @@ def spoilt(kind: str) -> Evidence:
     ],
 )
 def test_evidence_that_cannot_be_believed_is_not_compared(kind: str, said: str) -> None:
-    with pytest.raises(TrackingError, match=r"^run r-1: ") as refused:
+    with pytest.raises(TrackingError, match=r"^run r-1 cannot be compared: ") as refused:
         run_of_evidence(spoilt(kind))
     assert said in str(refused.value)
 

@@ -60,7 +60,7 @@ class Cause:
         match self.kind:
             case "call":
                 came = f"{after} is called at a different point" if before else f"{after} is now called"
-                reference = {"yes": " (as in the reference)", "no": " (not in the reference)"}
+                reference = {"yes": " (the reference calls it)", "no": " (the reference does not)"}
                 text = (came if after else f"{before} is no longer called") + reference.get(wanted, "")
             case "argument":
                 text = f"{self.subject} is called with {self.path} = {after}, was {before}" + (f" (expected {wanted})" if wanted else "")
