@@ -15,8 +15,9 @@ import tests.profiles  # noqa: F401 - before a test module says how many example
 from mlflow_adk_eval import redact
 from tests.attackers_host import attackers_host
 from tests.mlflow_kit import forget_statements, new_server, server, store, template
+from tests.wheel_kit import scripts
 
-__all__ = ["attackers_host", "new_server", "server", "store", "template"]
+__all__ = ["attackers_host", "new_server", "scripts", "server", "store", "template"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -86,7 +86,7 @@ def _rows(labelled: Labelled, confidence: float) -> Iterator[tuple[str, ...]]:
     yield "labelled", str(rates.labelled)
     for name, (value, interval) in _measures(rates, confidence).items():
         if name == "kappa":
-            yield "κ", *_estimate(None if interval is None else value, interval, ".2f")
+            yield "κ", *_estimate(None if interval is None else value, interval, "z.2f")
         else:
             yield name, *_estimate(value, interval), counts.get(name, "")
     yield "judge passes", *_estimate(labelled.sample.rate, None), f"{labelled.sample.passed} of {labelled.sample.judged}"

@@ -9,10 +9,7 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -119,37 +116,6 @@ class Team:
     def effort(self) -> str:
         words = len(" ".join(word for command in self.commands for word in command).split())
         return f"{len(self.commands)} | {words} | {self.labels}"
-
-
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment in which the wheel is installed. What the wheel needs is taken from the environment of the tests."""
-    uv = shutil.which("uv", path=sysconfig.get_path("scripts"))
-    if uv is None or not all(map(shutil.which, ("bash", "jq"))):
-        pytest.skip("the first hour needs uv, bash and jq")
-    pytest.importorskip("google.adk", reason="one of the agents is one of ADK")
-    folder = tmp_path_factory.mktemp("wheel")
-    alone = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never", "VIRTUAL_ENV": ""}
-
-    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([uv, *words, "--quiet"], env=alone, capture_output=True, text=True, check=False)
-
-    built = run("build", "--wheel", "--python", sys.executable, "--out-dir", folder, PROJECT)
-    if built.returncode:
-        pytest.skip(f"the wheel cannot be built here: {built.stderr.strip().splitlines()[-1]}")
-    (wheel,) = folder.glob("*.whl")
-    for done in (
-        run("venv", "--python", sys.executable, folder / "venv"),
-        run("pip", "install", "--no-deps", "--python", folder / "venv", wheel),
-    ):
-        assert done.returncode == 0, done.stderr
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    where = subprocess.check_output(
-        [folder / "venv/bin/python", "-I", "-c", "import mlflow_adk_eval as one; print(one.__file__)"], text=True
-    )
-    assert Path(where.strip()).is_relative_to(site)
-    return folder / "venv" / "bin"
 
 
 INSTALL = "pip install mlflow-adk-eval[adk,view]"

@@ -83,7 +83,7 @@ class JudgeTrust:
         numbers: list[str] = []
         for name in _MEASURES.values():
             value, interval = getattr(found.rates, name), getattr(found.rates, f"{name}_interval")(self.confidence)
-            bounds = f" [{interval[0]:.2f}–{interval[1]:.2f}]" if interval else ""
+            bounds = f" [{interval[0]:z.2f}–{interval[1]:z.2f}]" if interval else ""
             numbers.append(f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}")
         when = f", given by {since:%Y-%m-%d}" if since else ""
         copied = (
