@@ -1,4 +1,4 @@
-"""Evaluate ADK agents in MLflow, and gate their promotion on the evidence. Public names are resolved when first used."""
+"""Evaluate ADK agents in MLflow and gate their promotion on the evidence. Public names are loaded on first use."""
 
 from __future__ import annotations
 

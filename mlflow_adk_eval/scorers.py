@@ -1,4 +1,4 @@
-"""Criteria as scorers for ``mlflow.genai.evaluate``: all of a config by `from_config`, or each by a function of its own name."""
+"""Criteria as scorers for ``mlflow.genai.evaluate``: all criteria of a config with `from_config`, or each as a function with its name."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def from_config(config: ConfigSource, *, session_level: bool = False, **judging:
     Args:
         config: the path of a config, a dict or an `EvalConfig`; ``None``: ADK's defaults.
         session_level: whether each session of traces is scored as one conversation, instead of each row by itself.
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
-            panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
 
     Raises:
         InputError: with every problem of the config.
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge cannot be set up.
     """
     return scorers_of(load_config(config), judging, session_level=session_level)
 

@@ -1,4 +1,4 @@
-"""Scoring recorded conversations on Apache Spark, as one run in MLflow.
+"""Score recorded conversations on Apache Spark, as one MLflow run.
 
 Each task scores some cases into the files of a part. The driver takes exactly one attempt of each, reads and hashes the files itself, puts the
 parts in order and logs them as `mlflow_adk_eval.evaluate` logs a run: the gate cannot tell the difference.
@@ -75,26 +75,26 @@ def evaluate(
         eval_set: the cases, where `df` holds traces; ``None``: they are in `df`.
         eval_set_id: what the eval set is called; an `eval_set` has a unique id.
         agent_version: as of `evaluate`: the version of the agent that is recorded.
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
-            panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        experiment: the MLflow experiment, by name or id; ``None``: the active one.
         run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
-            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
-        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
-        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+        traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
+            those, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        pending_folder: where to save the evaluation if MLflow cannot store it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to save the judges' prompts in MLflow's prompt registry; the run then links their versions.
+        signing_key: signs the evaluation at the end: a PEM file with an ed25519 or ECDSA P-256 key, or its
             content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
-            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature.
 
     Returns:
         The report, with the id of its run.
@@ -103,7 +103,7 @@ def evaluate(
         UsageError: if a column is missing, or judges decide anything and the ledger is no PostgreSQL database.
         InputError: with every problem of the config, or of the rows of one part.
         RunError: if Spark could not do the job.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     chosen = load_config(config)
     judges = judge_setup(**selected(options, JudgeArgs))

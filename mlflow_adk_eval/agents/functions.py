@@ -165,22 +165,22 @@ def _running_loop() -> AbstractEventLoop | None:
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What a callable agent gets besides the user's text."""
+    """The session that a callable agent gets in addition to the user's text."""
 
     eval_id: str
     run_index: int
     state: dict[str, Any]
-    """Lives through the case; starts as the case's session state."""
+    """The session state; it starts as in the case and lasts for the conversation."""
     history: list[Invocation] = field(default_factory=list)
-    """The turns so far."""
+    """The earlier turns."""
     user_content: Content = field(default_factory=Content)
-    """What the user says now, with all that is no text."""
+    """The user's current message, including parts that are not text."""
     recorder: ToolRecorder = field(default_factory=ToolRecorder, repr=False, compare=False)
-    """What records the calls of `tool`."""
+    """Records the calls of `tool`."""
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation as chat models take it: messages with ``role`` and ``content``, the last one what the user says now."""
+        """The conversation in chat format: messages with ``role`` and ``content``; the last is the user's current message."""
         return chat_messages(self.history, self.user_content)
 
     def tool(self, function: F, *, name: str | None = None) -> F:
@@ -188,10 +188,10 @@ class Session:
 
         Args:
             function: what to call.
-            name: what the tool is called; ``None``: as the function.
+            name: the tool's name; ``None``: the function's.
 
         Raises:
-            UsageError: if another function is a tool of this name already.
+            UsageError: if another function already uses this tool name.
         """
         return self.recorder.recorded(function, name)
 

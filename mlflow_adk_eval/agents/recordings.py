@@ -75,11 +75,11 @@ class Recording:
 
     runs: Mapping[str, tuple[Conversation, ...]]
     name: str = ""
-    """What the agent is called; empty: as `origin` says, else ``recording``."""
+    """The agent's name; empty: from `origin`, else ``recording``."""
     origin: Origin | None = None
-    """Where it comes from; ``None``: it does not say."""
+    """Where it comes from; ``None``: unknown."""
     simulating: JudgeUsage | None = field(default=None, compare=False)
-    """What a model that simulated users took; ``None`` where none did, or it is not known."""
+    """The user simulator's calls and tokens; ``None`` without a simulator, or if unknown."""
 
     def __post_init__(self) -> None:
         """Take the name from the origin."""
@@ -87,7 +87,7 @@ class Recording:
 
     @property
     def sha256(self) -> str:
-        """The hash, in hex, of what was said in all runs: the same for whoever reads the same recording."""
+        """The hash, in hex, of the conversations in all runs."""
         digest = hashlib.sha256()
         for eval_id in sorted(self.runs):
             for conversation in self.runs[eval_id]:
@@ -141,14 +141,14 @@ Recorded = _OneRecorded | Sequence[_OneRecorded]
 
 
 def load_recording(recorded: Recorded) -> Recording:
-    """Return what was recorded by this package, in an eval set, in a result file of ADK or in a dict of invocations by eval id.
+    """Return recorded conversations from a recording, an eval set, an ADK result file or a dict of invocations by eval id.
 
     Several entries for one id are its runs, and so are a list of recordings, or of lists of invocations in a dict. Rows of JSON Lines or Parquet hold what was ``recorded``; where none does, the cases' own
     invocations are what the agent did, as in any eval set.
 
     Raises:
         EvalSetError: with every problem of the recording.
-        UsageError: if it is nothing of the kind.
+        UsageError: if it is none of these.
     """
     given: Any = recorded
     match given:
@@ -267,7 +267,7 @@ def _runs(eval_id: str, turns: Any) -> Iterator[Conversation]:
 
 
 def recording_of_report(report: Report) -> Recording:
-    """Return what the agent did in an evaluation."""
+    """Return the recording of an evaluation's conversations."""
     origin = report.origin or Origin()
     origin = replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs)
     return replace(
@@ -297,13 +297,13 @@ def changed_cases(origin: Origin, cases: Iterable[EvalCase]) -> list[str]:
 
 
 def save_recording(source: Report | Recording, path: str | Path) -> None:
-    """Write what an agent did into a file that `score`, `evaluate` and the command line read as a recording.
+    """Save an agent's conversations to a file that `score`, `evaluate` and the command line read as a recording.
 
-    Values of environment variables that look like keys are masked in it, as in everything that this package writes.
+    Values of environment variables that look like secrets are masked, as in everything that this package writes.
 
     Args:
         source: the report of an evaluation, or a recording.
-        path: the file, which is overwritten if it exists.
+        path: the file; an existing one is overwritten.
 
     Raises:
         UsageError: if it cannot be written.

@@ -50,7 +50,7 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         eval_set: the cases that traces are matched with.
 
     Raises:
-        UsageError: if it is nothing of the kind.
+        UsageError: if it is none of these.
         AgentError: if the agent cannot be loaded.
         InputError: if the recording or the traces cannot be read.
     """

@@ -58,7 +58,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 
     Args:
         options: the values of `reevaluation_options`.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
         shown: whether to show a progress bar.
 
     Returns:

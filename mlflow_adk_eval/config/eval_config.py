@@ -55,11 +55,11 @@ class EvalConfig(Settings):
     user_simulator_config: UserSimulatorConfig | None = None
     live_model_config: LiveModelConfig | None = None
     environment_simulation_config: EnvironmentSimulationConfig | None = None
-    """What answers tool calls in the place of tools. ADK has the class but no place for it here, and ignores it."""
+    """The tool environment: what answers tool calls instead of the tools. ADK has the class but ignores it here."""
     case_environments: dict[str, EnvironmentSimulationConfig | None] = Field(default_factory=dict)
-    """What does so in single cases, by eval id, instead of that; ``None``: nothing. Our addition; ADK ignores it."""
+    """Tool environments for single cases, by eval id; ``None``: none. Our addition; ADK ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
-    """Criteria of single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
+    """Criteria for single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
 
     @cached_property
     def source(self) -> str:
@@ -90,7 +90,7 @@ class EvalConfig(Settings):
         return self.model_copy(update=remaining)
 
     def environment_of(self, eval_id: str) -> EnvironmentSimulationConfig | None:
-        """Return what answers tool calls in one case; ``None``: the tools."""
+        """Return the tool environment of one case; ``None``: the real tools."""
         return self.case_environments.get(eval_id, self.environment_simulation_config)
 
     def surroundings_of(self, eval_id: str) -> str:
@@ -103,7 +103,7 @@ class EvalConfig(Settings):
         return ((self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]).greater_is_better
 
     def bounds(self, criterion: str) -> tuple[float, float]:
-        """Return the least and the greatest score of `criterion`; infinite where there is none. A name in `custom_metrics` stands for that metric."""
+        """Return the lowest and highest possible score of `criterion`; infinite if unlimited. A name in `custom_metrics` means that metric."""
         return ((self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]).bounds
 
     def thresholds(self) -> dict[str, str]:
@@ -112,12 +112,12 @@ class EvalConfig(Settings):
         return {name: " | ".join(map(repr, thresholds)) for name, thresholds in values.items()}
 
     def to_json(self) -> Json:
-        """Return the config with every default spelt out, as ADK reads it."""
+        """Return the config with all defaults filled in, in ADK's format."""
         dumped: Json = self.model_dump(mode="json", exclude_none=True)
         return {name: value for name, value in dumped.items() if value or name not in _BY_CASE}
 
     def digest(self) -> str:
-        """Return ``sha256:<hex>`` of the config with every default spelt out."""
+        """Return ``sha256:<hex>`` of the config with all defaults filled in."""
         return "sha256:" + hashlib.sha256(canonical_json(canonical(self.to_json()))).hexdigest()
 
 
@@ -125,7 +125,7 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
     """Return the config from a file, a dict or an object.
 
     Args:
-        source: where it is; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
+        source: the file, dict or object; ``None``: ``test_config.json`` in the eval set's folder, else ADK's defaults.
         beside: the folder of the eval set, if it has one.
 
     Raises:

@@ -57,7 +57,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
     Raises:
         UsageError: if the eval set holds an id twice, or one that is no text.
         ConfigError: naming each criterion that cannot be applied to a case, or each endpoint that the caller does not allow.
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge cannot be set up.
     """
     if judging is None:
         from mlflow_adk_eval.judge.session import JudgeSession  # noqa: PLC0415 - reading a config loads this module, and asks no judge

@@ -62,7 +62,7 @@ class Ending(Model, extra="forbid"):
 
     reason: EndReason
     detail: str = ""
-    """What the user gave as its reason, the limit that was reached, or what went wrong."""
+    """The simulated user's reason, the limit that was hit, or the error."""
 
     def __str__(self) -> str:
         """Return it as a clause: ``limit: 20 turns``."""
@@ -134,7 +134,7 @@ class Turns(Protocol):
 
     @property
     def actual(self) -> Sequence[Invocation]:
-        """What the agent did, turn by turn."""
+        """The agent's turns."""
         ...
 
     @property
@@ -162,7 +162,7 @@ class TurnPair:
         self.expected = expected[index] if index < len(expected) else None
         """What was to take place; ``None`` where nothing was written down."""
         self.answer = self.actual.final_text if self.actual else ""
-        """What the agent answered; empty where it said nothing."""
+        """The agent's answer; may be empty."""
         self.expected_answer = self.expected.final_text if self.expected else ""
         """What it was to answer; empty where that is not said."""
         said = self.actual.user_text if self.actual else ""

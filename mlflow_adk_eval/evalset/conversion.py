@@ -35,20 +35,20 @@ def migrate(
     initial_session: str | Path | None = None,
     recorded: Mapping[str, Sequence[RecordedRun]] | None = None,
 ) -> int:
-    """Rewrite an eval set of any generation and format in today's JSON of ADK, or in JSON Lines or Parquet, and return how many cases it has.
+    """Rewrite an eval set of any ADK generation and format as current ADK JSON, JSON Lines or Parquet; return the number of cases.
 
     JSON Lines and Parquet are read and written as a stream, whatever their size.
 
     Args:
         old: the file, folder or URI, or a selection ``path:eval_1,eval_2`` of it.
-        new: the file to write. What it ends with decides the format: ``.jsonl``, ``.ndjson`` (also with ``.gz`` or ``.zst``), ``.parquet``,
+        new: the file to write. Its suffix sets the format: ``.jsonl``, ``.ndjson`` (also with ``.gz`` or ``.zst``), ``.parquet``,
             else JSON.
         initial_session: the separate session file of a legacy list of turns.
-        recorded: what an agent did on the cases, by eval id, to be written beside them; only JSON Lines and Parquet have a place for it.
+        recorded: the agent's conversations by eval id, to store with the cases; only JSON Lines and Parquet can.
 
     Raises:
         EvalSetError: with every problem of the old file.
-        UsageError: if the new file cannot be written, or has no place for what is recorded, or that is of other cases.
+        UsageError: if the new file cannot be written or cannot store conversations, or these belong to other cases.
     """
     if is_uri(new):
         raise UsageError(f"{new}: new files can only be written on this machine")

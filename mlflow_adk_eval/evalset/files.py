@@ -171,7 +171,7 @@ def dumps(model: Model, *, indent: int | None = 2) -> str:
 
 
 def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
-    """Write an eval set so that the current ADK loads it.
+    """Write an eval set in the current ADK format.
 
     Raises:
         UsageError: if the file cannot be written.
@@ -322,7 +322,7 @@ def file_at(path: str | Path, selected: tuple[str, ...] = ()) -> File:
 
 
 def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None = None) -> EvalSet:
-    """Return the eval set in a file of any generation, or the selection ``path:eval_1,eval_2`` of it.
+    """Return the eval set in a file of any ADK generation, or a selection of it, ``path:eval_1,eval_2``.
 
     Args:
         path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, or an fsspec URI of any of these; optionally followed
@@ -330,7 +330,7 @@ def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None
         initial_session: the separate session file of a legacy list of turns.
 
     Raises:
-        EvalSetError: with every problem of the file, or if it holds an id twice.
+        EvalSetError: with every problem of the file, such as a repeated id.
         UsageError: if a selected id is not in the file.
     """
     file = open_file(path) if isinstance(path, str | Path) else path

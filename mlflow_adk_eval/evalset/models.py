@@ -163,7 +163,7 @@ class AppDetails(Model):
 
 
 class Invocation(Model):
-    """One turn: what the user said, what the agent did and answered."""
+    """One turn: the user's message, the agent's steps and its answer."""
 
     invocation_id: str = ""
     user_content: Content
@@ -177,18 +177,18 @@ class Invocation(Model):
     tool_duration: float | None = None
     """Seconds."""
     inference_call_count: int | None = None
-    """The calls of models, where that was counted while the turn ran; google-adk 2.13 does not write it."""
+    """The number of model calls, if it was counted while the turn ran; google-adk 2.13 does not write it."""
     rubrics: tuple[Rubric, ...] | None = None
     app_details: AppDetails | None = None
 
     @property
     def user_text(self) -> str:
-        """What the user said."""
+        """The user's message."""
         return self.user_content.text
 
     @property
     def final_text(self) -> str:
-        """What the agent answered; empty where it said nothing."""
+        """The agent's answer; may be empty."""
         return self.final_response.text if self.final_response else ""
 
     @property
@@ -198,7 +198,7 @@ class Invocation(Model):
 
     @property
     def errors(self) -> list[str]:
-        """Why models said nothing in this turn, in order."""
+        """The reasons for missing model answers in this turn, in order."""
         reasons = [(event.error_code, event.error_message) for event in self.events]
         return [": ".join(dict.fromkeys(filter(None, pair))) for pair in reasons if any(pair)]
 
@@ -219,7 +219,7 @@ class Invocation(Model):
         return [part.function_response for content in contents for part in content.parts or () if part.function_response]
 
     def answered_calls(self) -> list[tuple[FunctionCall, FunctionResponse | None]]:
-        """Return each tool call with its answer: the one with its id, else the next one of its name."""
+        """Return each tool call with its answer: the one with its id, else the next one with its name."""
         waiting = self.tool_responses
         found: list[tuple[FunctionCall, FunctionResponse | None]] = []
         for call in self.tool_calls:
@@ -269,7 +269,7 @@ def _persona(value: Any) -> Any:
 
 
 class ConversationScenario(Model):
-    """A conversation that a simulated user will lead."""
+    """A conversation led by a simulated user."""
 
     starting_prompt: str
     conversation_plan: str
@@ -280,7 +280,7 @@ _SOURCES = ("conversation", "conversation_scenario")
 
 
 class EvalCase(Model):
-    """One conversation to evaluate: either written down or to be led by a simulated user."""
+    """One conversation to evaluate: written, or led by a simulated user."""
 
     eval_id: str
     conversation: tuple[Invocation, ...] | None = None
@@ -302,7 +302,7 @@ class EvalCase(Model):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is tagged with, for policies that have rules of their own for some cases; a field that ADK does not know."""
+        """Its tags, for policies with rules for some cases; ADK does not know this field."""
         return tuple((self.model_extra or {}).get("tags") or ())
 
 
@@ -321,7 +321,7 @@ class CasesElsewhere(Sequence[EvalCase]):
 
 
 class EvalSet(Model):
-    """Conversations to evaluate an agent on, and what is expected of it."""
+    """Conversations to evaluate an agent on, with the expected turns."""
 
     eval_set_id: str
     name: str | None = None
@@ -341,7 +341,7 @@ class EvalSet(Model):
         return write(tuple(eval_cases))
 
     def named(self, eval_ids: Container[str]) -> dict[str, EvalCase]:
-        """Return some of the cases, by id."""
+        """Return the eval set with only the named cases."""
         return {eval_id: self.eval_cases[place] for place, eval_id in enumerate(self.eval_ids) if eval_id in eval_ids}
 
 

@@ -180,7 +180,7 @@ def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
 
 
 def open_cases(path: str | Path) -> CaseFiles:
-    """Return the cases in a file or folder of JSON Lines or Parquet, which are read when they are asked for.
+    """Return the cases in a file or folder of JSON Lines or Parquet; they are read lazily.
 
     Args:
         path: a file, a folder of such files, which are read in the order of their names, a folder of a run's parts (``cases`` and

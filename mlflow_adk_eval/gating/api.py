@@ -46,13 +46,13 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
     tracking_uri: str | None = None,
     registry_uri: str | None = None,
 ) -> Decision:
-    """Return whether a run's evidence allows a promotion. Nothing is written, unless the baseline has to be evaluated again.
+    """Decide whether a run's evidence allows a promotion. Writes nothing, unless the baseline has to be evaluated again.
 
     Args:
-        run: the id of the run, or the report that was logged as one.
-        policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
+        run: the id of the run, or its logged report.
+        policy: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case.
-        baseline: what the run is compared with, instead of the policy's baseline: ``runs:/<id>``, ``models:/<name>@<alias>`` or
+        baseline: the baseline, instead of the policy's: ``runs:/<id>``, ``models:/<name>@<alias>`` or
             ``models:/<name>/<version>``.
         model: the registered model of the policy's baseline, where the policy names only an alias or a version.
         reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
@@ -60,14 +60,14 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         raise_on_failure: whether anything but *passed* is an error.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
             or ``models:/<name>@<alias>``.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
         GateFailed: if the decision is not *passed*.
         PolicyError: with every problem of the policy.
-        UsageError: if there is no such run, or nothing that the policy's baseline could be.
-        TrackingError: if MLflow cannot be reached.
+        UsageError: if there is no such run or baseline.
+        TrackingError: if MLflow is unreachable.
     """
     run_id, demanded = run_id_of(run), overridden(load_policy(policy), baseline)
     with store_at(tracking_uri, registry_uri) as store:
@@ -125,18 +125,18 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         raise_on_failure: whether anything but *passed* is an error.
         signing_key: signs the promotion record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
             ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
-        verify_key: the public keys of which one must have signed the promotions before this one; ``None``: as
-            ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or that of `signing_key`.
-        checkpoint: a file that pins the claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        verify_key: public keys, one of which must have signed the earlier promotions; ``None``:
+            ``MLFLOW_ADK_EVAL_VERIFY_KEY``, else that of `signing_key`.
+        checkpoint: a file that pins the state of the claim log and is updated; ``None``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
-        GateFailed: if the alias was not set, or in a dry run would not be.
+        GateFailed: if the alias was not set or, in a dry run, would not be.
         PolicyError: with every problem of the policy.
-        UsageError: if the run, the model or the version does not exist, the alias is no valid one, or the key is none.
-        AliasBusyError: if others are still setting the alias after that time. Nothing was decided; try again.
-        TrackingError: if MLflow cannot be reached.
+        UsageError: if the run, the model or the version does not exist, the alias is invalid, or the key is.
+        AliasBusyError: if another promotion still holds the alias after that time. Nothing was decided; try again.
+        TrackingError: if MLflow is unreachable.
     """
     target, demanded = Target(name=name, version=str(version), alias=alias), load_policy(policy)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
@@ -174,8 +174,8 @@ def verify(
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
     Raises:
-        UsageError: if the model, the version or the alias does not exist, or the key is none.
-        TrackingError: if MLflow cannot be reached.
+        UsageError: if the model, the version or the alias does not exist, or the key is invalid.
+        TrackingError: if MLflow is unreachable.
     """
     if version is None and alias is None:
         raise UsageError("verify: name a version or an alias")
@@ -215,8 +215,8 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
     Raises:
-        UsageError: if there is no such model, or a key is none.
-        TrackingError: if MLflow cannot be reached.
+        UsageError: if there is no such model, or a key is invalid.
+        TrackingError: if MLflow is unreachable.
     """
     if alias is not None:
         check_alias(alias)
@@ -250,7 +250,7 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
 ) -> RollbackResult:
     """Take an alias back to the version that held it before and whose promotion record still verifies, and record that.
 
-    A version from which somebody went back does not verify until it is promoted again.
+    A version that was rolled back does not verify until it is promoted again.
 
     Args:
         name: the registered model.
@@ -267,10 +267,10 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         registry_uri: where the registry is; ``None``: as MLflow is configured.
 
     Raises:
-        GateFailed: if there is no such version, or the alias was moved by somebody else meanwhile.
-        UsageError: if the model does not exist, no reason is given, or a key is none.
-        AliasBusyError: if others are still setting the alias after that time. Try again.
-        TrackingError: if MLflow cannot be reached.
+        GateFailed: if there is no such version, or another process moved the alias meanwhile.
+        UsageError: if the model does not exist, the reason is missing, or a key is invalid.
+        AliasBusyError: if another promotion still holds the alias after that time. Try again.
+        TrackingError: if MLflow is unreachable.
     """
     if not reason.strip():
         raise UsageError("rollback: give a reason")
@@ -336,13 +336,13 @@ class Champion:
     decision: Decision
     """What its promotion record comes to today."""
     source_sha256: str
-    """The digest of the source that was evaluated, in hex; empty where that is not known."""
+    """The digest of the evaluated source, in hex; empty if unknown."""
     agent: Agent | None = None
-    """The agent that was named, made of that very source; ``None``: none was. That of google-adk is its `root`."""
+    """The agent that you passed, which has exactly that source; ``None``: none. For google-adk, the agent object is its `root`."""
 
     @property
     def uri(self) -> str:
-        """The LoggedModel, as MLflow's functions for loading models take it."""
+        """The LoggedModel's URI, for MLflow's functions that load models."""
         return f"models:/{self.model_id}"
 
 
@@ -362,18 +362,17 @@ def load_champion(
     Args:
         name: the registered model.
         alias: the alias.
-        agent: the agent that is to be deployed, as `evaluate` takes it: it must be made of the source that was evaluated. ``None``: that is
-            not checked.
-        policy: what the run must fulfil as of today, besides the policy by which it was promoted; ``None``: nothing.
+        agent: the agent to deploy, as for `evaluate`; it must have the evaluated source. ``None``: not checked.
+        policy: your own policy, checked today in addition to the one used for the promotion; ``None``: none.
         verify_key: as for `verify`.
         checkpoint: as for `verify`.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
-        GateFailed: if it does not verify, or the agent is made of another source, or of one that is not known.
+        GateFailed: if it does not verify, or the agent's source differs or is unknown.
         UsageError: if there is no such model or alias, or no such agent.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - only who deploys has an agent at hand
     from mlflow_adk_eval.agents.source import source_of  # noqa: PLC0415

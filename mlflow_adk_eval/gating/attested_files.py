@@ -56,16 +56,16 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
     """Write an attested run into a folder: its manifest and artifacts, the attestation, and each signed promotion record of it.
 
     Args:
-        run_id: the run, evaluated with a signing key.
+        run_id: a run that was evaluated with a signing key.
         folder: a folder that is empty or does not exist.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Returns:
         The files, by their paths in the folder.
 
     Raises:
         UsageError: if there is no such run, it has no attestation, or the folder is not empty or cannot be written.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     place = Path(folder)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
@@ -97,19 +97,19 @@ def verify_attestation(
     issuer: str | None = None,
     trust: str | Path | Mapping[str, Any] | None = None,
 ) -> AttestationCheck:
-    """Return whether the files of a folder are what was signed. Nothing but the files and the key, or the trusted root, is asked.
+    """Check the files in a folder against their signatures. This needs only the files and the key, or Sigstore's trusted root.
 
     Args:
         folder: what `export_attestation` wrote.
-        verify_key: the public key, or several: a PEM file or its content; ``None``: what ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
-        identity: who must have signed the evaluation, if that was an OIDC identity: the URL of a workflow, an email address.
-        issuer: the URL of the OIDC issuer that knows the identity.
-        trust: a file, or its value, with Sigstore's TrustedRoot, or a ClientTrustConfig that has one; ``None``: that of the public Sigstore,
-            which is asked for over the network.
+        verify_key: one or several public keys: a PEM file or its content; ``None``: ``MLFLOW_ADK_EVAL_VERIFY_KEY``.
+        identity: the OIDC identity that must have signed the evaluation: a workflow's URL or an email address.
+        issuer: the URL of the identity's OIDC issuer.
+        trust: Sigstore's TrustedRoot or ClientTrustConfig, as a file or its content; ``None``: the public Sigstore's, from the
+            network.
 
     Raises:
         UsageError: if the folder cannot be read or holds no attestation, there is neither key nor identity, or the extra is missing.
-        AttestationError: if the trusted root of the public Sigstore cannot be had.
+        AttestationError: if the public Sigstore's trusted root cannot be downloaded.
     """
     verifier = load_verifier(verify_key)
     if (identity is None) != (issuer is None):

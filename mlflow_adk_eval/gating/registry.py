@@ -102,8 +102,8 @@ def store_at(
     """Yield an MLflow store that gives up within a minute, and says so without its credentials, where it does not answer.
 
     Args:
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
         trust: what makes claims and records credible.
 
     Raises:

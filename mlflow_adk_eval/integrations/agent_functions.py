@@ -38,7 +38,7 @@ _PREVIEW = 1000
 
 
 def genai_data(eval_set: EvalSetSource) -> list[dict[str, Any]]:
-    """Return each case of an eval set as a record: ``inputs`` for a predict function and ``expectations`` for scorers.
+    """Return each case of an eval set as a dict: ``inputs`` for a predict function and ``expectations`` for scorers.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, or several paths.
@@ -51,18 +51,18 @@ def genai_data(eval_set: EvalSetSource) -> list[dict[str, Any]]:
 
 
 def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | None = None) -> Callable[..., dict[str, Any]]:
-    """Return a function that has an agent take part in the conversation that a row's inputs ask for.
+    """Return a predict function that runs an agent on the conversation in a row's inputs.
 
-    Its outputs are every turn with its tool calls, and, where the agent failed, why; each row has a trace with all of that.
+    Its outputs are the turns with their tool calls and any error of the agent. Each row has a trace with the same content.
 
     Args:
-        agent: whatever `evaluate` takes as one: a module, an ADK agent, a callable or a recording.
+        agent: as for `evaluate`: a module, an ADK agent, a callable or a recording.
         agent_name: the sub-agent to use instead of the root agent.
-        timeout_s: how long one conversation may take, in seconds; ``None``: as long as it takes.
+        timeout_s: the time limit for one conversation, in seconds; ``None``: no limit.
 
     Raises:
         AgentError: if the agent cannot be loaded.
-        UsageError: if it is none.
+        UsageError: if it is not an agent.
     """
     player = resolve_agent(agent, agent_name=agent_name, limits=Limits(case_s=timeout_s))
     tried: dict[str, Conversation] = {}
@@ -132,19 +132,19 @@ _EVAL_CASE = TypeAdapter(EvalCase)
 def model_fn(
     agent: Any, *, agent_name: str | None = None, timeout_s: float | None = None, concurrency: int = 4
 ) -> Callable[[pd.DataFrame], pd.Series[Any]]:
-    """Return an agent as a model for ``mlflow.models.evaluate(model=...)``, whose metrics see all that the agent did.
+    """Return an agent as a model for ``mlflow.models.evaluate(model=...)``; the metrics see the whole conversation.
 
     The model reads the columns ``inputs`` (what the user says: a text, or a list of texts, one per turn) or ``eval_case``, and
-    perhaps ``session_input`` and ``eval_id``. Each row is a conversation of its own; what goes wrong with one is in its output.
+    optionally ``session_input`` and ``eval_id``. Each row is a separate conversation; its output contains any error.
 
     Args:
         agent: an importable module or a folder with a ``root_agent``, an ADK agent or app, a callable or a recording.
         agent_name: the sub-agent to use instead of the root agent.
-        timeout_s: how long one conversation may take, in seconds; ``None``: as long as it takes.
-        concurrency: how many conversations are had at the same time.
+        timeout_s: the time limit for one conversation, in seconds; ``None``: no limit.
+        concurrency: the number of conversations to run in parallel.
 
     Raises:
-        UsageError: if it is no agent, or `concurrency` is no number of conversations.
+        UsageError: if it is not an agent, or `concurrency` is invalid.
         AgentError: if the agent cannot be loaded.
     """
     if not isinstance(concurrency, int) or isinstance(concurrency, bool) or concurrency < 1:

@@ -146,7 +146,7 @@ class Shared:
         """Make the judges ready.
 
         Raises:
-            JudgeError: if a judge cannot be had.
+            JudgeError: if a judge cannot be set up.
         """
         self.config = config
         self.judging = judging
@@ -358,7 +358,7 @@ def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = 
     """Return a scorer for each criterion of a config, in its order.
 
     Raises:
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge cannot be set up.
     """
     shared = Shared(config, judging)
     shared.warn(stacklevel=4)

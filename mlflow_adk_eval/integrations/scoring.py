@@ -95,7 +95,7 @@ class RowScoring:
 
         Raises:
             ConfigError: if the config names an endpoint that the caller does not allow.
-            JudgeError: if a judge cannot be had.
+            JudgeError: if a judge cannot be set up.
             UsageError: if the ledger cannot be used.
         """
         self.config = config
@@ -232,7 +232,7 @@ def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> RowScoring:
 
     Raises:
         InputError: with every problem of the config.
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge cannot be set up.
     """
     return RowScoring(load_config(config), judge_setup(**judging))
 

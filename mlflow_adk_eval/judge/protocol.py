@@ -25,19 +25,19 @@ class Request:
     """One question, ready to be sent to a model."""
 
     instructions: str
-    """What to do, in nobody's words but ours; a model's system instruction."""
+    """The task, a model's system instruction; it contains only our own words."""
     text: str
-    """What is to be judged, each piece between delimiters that its author could not know."""
+    """The material to judge, each piece between delimiters that its author could not know."""
     schema: Json
     """The JSON schema of the answer."""
     name: str = ""
-    """The name of the prompt, which is the criterion's or begins with it."""
+    """The prompt's name: the criterion's, or one that starts with it."""
     blocks: Mapping[str, str] = field(default_factory=dict[str, str])
     """The pieces of `text` by name, for judges that are programs."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """``judge_model_config``: how the model generates, in the spelling of google-genai's ``GenerateContentConfig``."""
     answer_tokens: int | None = None
-    """How many tokens are enough for the answer itself, without thoughts; ``None``: it is not known."""
+    """The tokens needed for the answer without thinking; ``None``: unknown."""
 
 
 _CUT_OFF = {"length", "max_tokens"}
@@ -50,28 +50,28 @@ NO_TEXT = "no text"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a model answered to one request."""
+    """A model's answer to one request."""
 
     text: str
     """The JSON text, without the model's thoughts; empty if there is none."""
     model: str = ""
-    """The version that answered, as the provider names it."""
+    """The model version that answered, as the provider names it."""
     input_tokens: int | None = None
     output_tokens: int | None = None
-    """Those of its thoughts included."""
+    """Includes thinking tokens."""
     latency_s: float = 0.0
-    """How long the request took, in seconds."""
+    """The duration of the request, in seconds."""
     problem: str = ""
-    """Why the text is missing or cut off, as the provider says, such as ``SAFETY`` or ``MAX_TOKENS``; empty where it is whole."""
+    """The provider's reason why the text is missing or cut off, such as ``SAFETY`` or ``MAX_TOKENS``; empty if it is complete."""
     host: str = ""
-    """The host that answered, with its port; the provider's name where that is all there is to know; empty: it is not known."""
+    """The host that answered, with its port, or only the provider's name; empty: unknown."""
     asked_in: str = ""
-    """In a ledger, the id of the evaluation that asked for it. What a `JudgeClient` gives has it only if that is another one than its own."""
+    """The id of the evaluation that asked for it; a `JudgeClient` sets it only for another evaluation than its own."""
     asked_at: str = ""
-    """When, in UTC, such as ``2027-01-31T12:00:00Z``; empty: it is not known."""
+    """When, in UTC, such as ``2027-01-31T12:00:00Z``; empty: unknown."""
 
     def why(self, error: str) -> str:
-        """Return what is wrong with the text, with what the provider says of it.
+        """Return the problem with the text, with the provider's reason.
 
         >>> Answer(text='{"rationale": "As', output_tokens=100, problem="length").why("the answer is no JSON")
         'the answer was cut off after 100 tokens: allow more with max_output_tokens'

@@ -62,30 +62,30 @@ class JudgeOptions(_Limits):
     """How the requests to a judge are made."""
 
     max_concurrency: int = 64
-    """The most requests in flight to one judge; below that, as many as it can take."""
+    """The most requests in flight to one judge; the actual number adapts to its capacity."""
     timeout_s: float = 120.0
-    """How long one request may take, in seconds."""
+    """The time limit for one request, in seconds."""
     attempts: int = 8
-    """How often a request is sent while the judge is unavailable."""
+    """The number of attempts while the judge is unavailable."""
     outage_s: float = 60.0
-    """After so many seconds in which nothing but failures came back, a judge is given up for the rest of the run."""
+    """After this many seconds with only failures, the judge is not asked again in this run."""
     unreadable: int = 20
-    """So is one of which so many answers in a row, on several questions, could not be read."""
+    """The same after this many unparsable answers in a row, to several questions."""
 
     quota: int | None = None
-    """The most requests to one judge in any `quota_s` seconds, by all processes that share a ledger; ``None``: what the judge lets through."""
+    """The most requests to one judge in any `quota_s` seconds, across all processes that share a ledger; ``None``: no limit."""
     quota_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(_Limits):
-    """How much may be spent on judges in one run. Once it is spent, what is not decided stays undecided."""
+    """The limit for judges in one run. Once it is used up, open verdicts stay undecided."""
 
     max_calls: int | None = None
     max_tokens: int | None = None
-    """Input and output together. A request that is under way when the limit is reached is still paid for."""
+    """Input plus output. Requests in flight when the limit is reached still finish."""
     name: str | None = None
-    """What all processes call it that spend it together, through the ledger that they share; ``None``: it is this evaluation's own."""
+    """A name for a budget that processes share through their ledger; ``None``: only for this evaluation."""
 
 
 OneJudge = str | Judge | Callable[..., Any]
@@ -152,10 +152,10 @@ def judge_setup(
     Args:
         judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together.
         judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
+        judge_options: parallelism, time limits and retries of requests to judges.
         budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
         ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
 
     Raises:
         UsageError: if the budget has a key that there is not, or a host is none.

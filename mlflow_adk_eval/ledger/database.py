@@ -34,7 +34,7 @@ def ledger_source(source: LedgerSource) -> Path | str | None:
     """Return the file that is meant, or the URL of a PostgreSQL database; ``None`` where nothing is to be kept.
 
     Raises:
-        UsageError: if it is nothing of the kind. What a URL says beside its scheme is not repeated.
+        UsageError: if it is none of these. What a URL says beside its scheme is not repeated.
 
     >>> ledger_source("off"), ledger_source(False), ledger_source("somewhere.sqlite"), ledger_source("sqlite:///there.sqlite")
     (None, None, PosixPath('somewhere.sqlite'), PosixPath('there.sqlite'))

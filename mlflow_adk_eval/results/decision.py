@@ -16,7 +16,7 @@ from mlflow_adk_eval.results.outcomes import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one demand of a policy came to, with its numbers; ``None`` where there is no such number."""
+    """The result of one demand of a policy, with its numbers; ``None`` where a number does not apply."""
 
     measure: str
     """A criterion, or another measure such as ``case_pass_rate``."""
@@ -28,23 +28,23 @@ class Check:
     reason: str
     """A sentence with the numbers."""
     cases: int
-    """How many cases it rests on."""
+    """The number of cases it rests on."""
     value: float | None = None
     low: float | None = None
-    """The confidence interval of the value; in a comparison that of the difference, each end of which holds with the confidence."""
+    """The confidence interval of the value or, in a comparison, of the difference; there, each bound holds at the confidence."""
     high: float | None = None
     baseline: float | None = None
     """The baseline's value over the same cases."""
     difference: float | None = None
-    """The value less the baseline's."""
+    """The value minus the baseline's."""
     p_value: float | None = None
-    """Of the hypothesis that it is no worse than the baseline, adjusted for the number of comparisons."""
+    """The p-value of a drop from the baseline, adjusted for the number of comparisons."""
     needed: int | None = None
-    """How many cases would decide it."""
+    """The number of cases that would decide it."""
 
     @property
     def title(self) -> str:
-        """What was demanded of what, in a few words."""
+        """The demand and its measure, in a few words."""
         return " ".join(filter(None, (self.slice, self.measure, self.demand)))
 
 
@@ -54,25 +54,25 @@ class Decision:
 
     verdict: Verdict
     reasons: tuple[str, ...]
-    """Sentences with numbers; for a pass, what was checked."""
+    """Sentences with numbers; for a pass, the checks."""
     run_id: str
     evidence_sha256: str
-    """The hash of the run's manifest, and so of every artifact the decision rests on; empty where there is none."""
+    """The hash of the run's manifest, which covers every artifact behind the decision; empty if there is none."""
     policy_sha256: str
     scores: Mapping[str, float | None] = field(default_factory=dict)
     """The case mean of each criterion, recomputed from the run's table."""
     decided_at: str = ""
     """ISO 8601, UTC."""
     decided_by: str = ""
-    """Who asked, as ``user@host`` or the CI job."""
+    """The caller, as ``user@host`` or the CI job."""
     checks: tuple[Check, ...] = ()
-    """What each demand of the policy came to."""
+    """The result of each demand of the policy."""
     waived: tuple[str, ...] = ()
     """The waivers that were used, as sentences."""
     notes: tuple[str, ...] = ()
-    """What the reader should know besides, such as that there was no champion to compare with."""
+    """Further notes, such as that there was no champion to compare with."""
     baseline_run_id: str = ""
-    """The run that it was compared with; empty where there was none."""
+    """The run that it was compared with; empty if none."""
     baseline_sha256: str = ""
     """The hash of that run's manifest."""
 

@@ -51,14 +51,14 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The criterion does not apply to this cell. Not a zero, and not a pass."""
+    """The criterion does not apply here. It counts neither as zero nor as a pass."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The criterion applies but could give no score. Not a zero, and not a pass."""
+    """The criterion applies but has no score. It counts neither as zero nor as a pass."""
 
     error: str
 
@@ -131,24 +131,24 @@ class Vote:
     verdict: str | None
     explanation: str
     model: str
-    """The version that answered; where none did, the one that was asked."""
+    """The model version that answered; without an answer, the one that was asked."""
     latency_s: float
-    """How long the answer took, in seconds."""
+    """The duration of the answer, in seconds."""
     input_tokens: int | None
-    """What the answer cost; of an answer on several items, recorded with the first."""
+    """The answer's cost; if it covers several items, stored with the first."""
     output_tokens: int | None
     error: str
-    """Why there is no verdict; empty where there is one."""
+    """Why there is no verdict; empty if there is one."""
     raw: str = ""
-    """What the judge wrote, where it cannot be used."""
+    """The judge's text, if it is unusable."""
     reused: bool = False
-    """Whether the answer was paid for earlier: the ledger held it, or an equal question of this evaluation had it."""
+    """Whether the answer was reused from the ledger or from an identical question of this evaluation."""
     host: str = ""
-    """The host that answered, with its port; ``this process`` for functions and objects in Python; empty: it is not known."""
+    """The host that answered, with its port; ``this process`` for functions and objects in Python; empty: unknown."""
     asked_in: str = ""
-    """The id of the evaluation that asked, if it is another one; ``unknown`` where the ledger does not say. Empty: it was asked in this one."""
+    """The id of the evaluation that asked, if it is another one; ``unknown`` if the ledger does not say; empty: this one."""
     asked_at: str = ""
-    """When it was asked, in UTC, such as ``2027-01-31T12:00:00Z``; empty: it is not known."""
+    """When it was asked, in UTC, such as ``2027-01-31T12:00:00Z``; empty: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ class CriterionResult:
 
     criterion: str
     threshold: float | None
-    """The least (or, where lower is better, the most) that passes; ``None``: informational."""
+    """The minimum (or, if lower is better, maximum) to pass; ``None``: information only."""
     greater_is_better: bool
     overall: Outcome
     per_invocation: Sequence[Outcome | None]
@@ -278,7 +278,7 @@ class CriterionResult:
 
     @property
     def counts(self) -> CellCounts:
-        """How many of the planned cells have which outcome."""
+        """The number of planned scores by outcome."""
         if isinstance(self.per_invocation, StoredCells):
             return self.per_invocation.counts
         kinds = [type(cell) for cell in self.per_invocation]
@@ -290,14 +290,14 @@ class CriterionResult:
         return self.threshold is not None
 
     def reached(self, outcome: Outcome | None) -> bool | None:
-        """Whether `outcome` reaches the threshold; ``None`` where there is no score or no threshold."""
+        """Whether `outcome` reaches the threshold; ``None`` without a score or threshold."""
         if self.threshold is None or not isinstance(outcome, Scored):
             return None
         return reaches(outcome.score, self.threshold, greater_is_better=self.greater_is_better)
 
     @property
     def passed(self) -> bool | None:
-        """Whether the case score reaches the threshold; ``None`` where it cannot be said."""
+        """Whether the case score reaches the threshold; ``None`` if unknown."""
         return self.reached(self.overall)
 
     @property
@@ -347,33 +347,33 @@ class StoredResults(LazySequence[CriterionResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """One case in one run: what the agent did, and what each criterion made of it."""
+    """One case in one run: the agent's conversation and each criterion's result."""
 
     eval_id: str
     run_index: int
     conversation: Conversation
     expected: Sequence[Invocation] | None
-    """The turns that the case asks for; ``None`` for a scenario."""
+    """The expected turns; ``None`` for a scenario."""
     results: Sequence[CriterionResult]
 
     @property
     def actual(self) -> Sequence[Invocation]:
-        """What the agent did, turn by turn."""
+        """The agent's turns."""
         return self.conversation.actual
 
     @property
     def error(self) -> str:
-        """Why the agent did not finish this case; empty where it did."""
+        """Why the agent did not finish this case; empty if it did."""
         return self.conversation.error
 
     @property
     def session_state(self) -> Mapping[str, Any] | None:
-        """The state of the session after the last turn, where the agent reports one."""
+        """The session state after the last turn, if the agent reports one."""
         return self.conversation.session_state
 
     @property
     def ending(self) -> Ending | None:
-        """Why the simulated user ended the conversation; ``None`` where its turns were written."""
+        """Why the simulated user ended the conversation; ``None`` for written turns."""
         return self.conversation.ending
 
     @property
@@ -383,7 +383,7 @@ class CaseResult:
 
     @property
     def turns(self) -> int:
-        """The number of invocations that were planned or happened."""
+        """The number of turns that were planned or happened."""
         return max(len(self.conversation.actual), len(self.expected or ()))
 
     @property
@@ -394,11 +394,11 @@ class CaseResult:
 
     @property
     def planned(self) -> Sequence[PlannedCriterion | CriterionResult]:
-        """The criteria that it has, whatever came of them."""
+        """Its criteria, whether or not they have a score."""
         return self.results.planned if isinstance(self.results, StoredResults) else self.results
 
     def result(self, criterion: str) -> CriterionResult | None:
-        """Return the result of a criterion; ``None`` where the case does not have it."""
+        """Return the result of a criterion; ``None`` if the case does not have it."""
         place = next((place for place, planned in enumerate(self.planned) if planned.criterion == criterion), None)
         return None if place is None else self.results[place]
 
@@ -415,7 +415,7 @@ class CaseResult:
         return "passed"
 
     def reasons(self) -> tuple[str, ...]:
-        """Return what stands between this case and a pass, as sentences."""
+        """Return why this case did not pass, as sentences."""
         error = self.conversation.error
         reasons = [f"the agent did not finish: {error}"] if error else []
         if not any(planned.decides for planned in self.planned):

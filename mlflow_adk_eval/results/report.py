@@ -170,27 +170,27 @@ class CriterionSummary:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
-    """The outcome of an evaluation: every cell, with its reason."""
+    """The outcome of an evaluation: every score, with its reason."""
 
     eval_set: EvalSet
     config: EvalConfig
     cases: Cases
-    """In the order of the eval set, and of the runs within a case. Those of a large run are read from disk when they are looked at."""
+    """In the order of the eval set, then of the runs. A large run's cases are read from disk when you access them."""
     num_runs: int = 1
     run_id: str | None = None
-    """The MLflow run that holds it; ``None`` where it was not logged."""
+    """The MLflow run; ``None`` if it was not logged."""
     notes: tuple[str, ...] = ()
-    """What the reader should know besides, such as "3 recorded cases are not in the eval set"."""
+    """Notes, such as "3 recorded cases are not in the eval set"."""
     judging: JudgeUsage | None = None
-    """What the judges took; ``None`` where no criterion asked one."""
+    """The judges' calls and tokens; ``None`` without judges."""
     baseline: str = ""
-    """What pairwise criteria compared with, by its run, file or name; empty where none did."""
+    """The baseline of pairwise criteria, by its run, file or name; empty if there is none."""
     simulating: JudgeUsage | None = None
-    """What the models that played users took; ``None`` where none did."""
+    """The user simulators' calls and tokens; ``None`` without simulators."""
     from_ledger: int = 0
-    """How many conversations were had before the evaluation was resumed: the ledger held them."""
+    """The number of conversations taken from the ledger when the evaluation was resumed."""
     origin: Origin | None = field(default=None, compare=False)
-    """Who had the conversations, and when; ``None`` where it is not known."""
+    """Who ran the conversations, and when; ``None`` if unknown."""
 
     def __post_init__(self) -> None:
         """Take results that are listed."""
@@ -225,16 +225,16 @@ class Report:
 
     @property
     def case_counts(self) -> tuple[int, int]:
-        """How many cases there are, and how many of them passed in each of their runs."""
+        """The number of cases, and of cases that passed in every run."""
         return self._totals.cases, self._totals.passed
 
     @cached_property
     def reasons(self) -> tuple[str, ...]:
-        """Why the report did not pass, one sentence per finding, by case; empty where it passed."""
+        """Why the report did not pass, one sentence per finding, by case; empty if it passed."""
         return tuple(self._reasons())
 
     def first_reasons(self, most: int) -> tuple[Sequence[str], int]:
-        """Return the first of the reasons, at most `most`, and how many there are besides."""
+        """Return at most `most` reasons, and the number of further ones."""
         first = tuple(islice(self._reasons(), most))
         return first, self._totals.reasons - len(first) if self.cases else 0
 
@@ -246,7 +246,7 @@ class Report:
             yield from (f"{self.label(case)}: {reason}" for reason in case.reasons())
 
     def label(self, case: CaseResult) -> str:
-        """Return how messages call `case`: its id, and its run where there are several."""
+        """Return the name of `case` for messages: its id, and its run if there are several."""
         return case.eval_id if self.num_runs == 1 else f"{case.eval_id} (run {case.run_index + 1})"
 
     @property
@@ -268,13 +268,13 @@ class Report:
 
     @cached_property
     def repeats(self) -> Repeats:
-        """What the runs of each case come to: pass^k, which cases are flaky, how far scores vary."""
+        """Repeated runs: pass^k, flaky cases and the variation of scores."""
         from mlflow_adk_eval.results.repeats import repeats_of  # noqa: PLC0415 - seldom needed
 
         return repeats_of(self.cases, self.criteria, self.num_runs)
 
     def to_frame(self, rows: Literal["cases", "invocations", "votes", "repeats"] = "cases") -> pd.DataFrame:
-        """Return a tidy frame with one row per case, per invocation or per vote, and criterion; ``repeats``: per case, of all its runs.
+        """Return a tidy frame with one row per case, turn (``invocations``) or vote, and criterion; ``repeats``: one row per case over all runs.
 
         Raises:
             UsageError: for any other word.

@@ -57,7 +57,7 @@ class LogArgs(TypedDict, total=False):
     """Where and as what an evaluation is logged."""
 
     experiment: str | None
-    """The MLflow experiment, by name or id; ``None``: the current one."""
+    """The MLflow experiment, by name or id; ``None``: the active one."""
     run_name: str | None
     """The name of the MLflow run; ``None``: the eval set and the agent version."""
     traces: TraceLimit
@@ -72,7 +72,7 @@ class LogArgs(TypedDict, total=False):
     signing_key: str | Path | None
     """Signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its content;
     ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a Sigstore ClientTrustConfig (extra
-    `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature."""
+    `sigstore`); ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature."""
 
 
 class SparkArgs(JudgeArgs, LogArgs, total=False):

@@ -30,34 +30,34 @@ from mlflow_adk_eval.runtime import each
 
 @keywords(RecordArgs, Origin, Options)
 def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **options: Unpack[RecordArgs]) -> Recording:
-    """Have every conversation of an eval set with an agent and return what it did. Nothing is judged, and no MLflow is needed.
+    """Run an agent on every conversation of an eval set and return the recording. It judges nothing and does not need MLflow.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files or several paths.
         agent: a module with a ``root_agent``, an ADK agent or a callable.
-        config: how users are simulated, and which tools are answered for; ``None``: the ``test_config.json`` beside the eval set. Its
-            criteria do not matter here.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+        config: the user simulator and tool environment; ``None``: ``test_config.json`` in the eval set's folder. Its criteria
+            are ignored.
+        concurrency: the number of conversations to run in parallel.
+        case_timeout_s: the time limit for one case, in seconds; ``None``: no limit.
+        turn_timeout_s: the time limit for one answer of the agent, in seconds; ``None``: no limit.
+        user_simulator: plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario
             and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
             config names.
         agent_name: the sub-agent to evaluate instead of the root agent.
-        progress: called with the number of finished case runs and of all.
-        num_runs: how often the agent has each conversation.
-        agent_version: what the recording is to say of the agent's version.
-        judge_hosts: the hosts that the config may name as the endpoint of a simulated user, besides those of
+        progress: called with the numbers of finished and of all case runs.
+        num_runs: the number of times to run each conversation.
+        agent_version: the agent version to store in the recording.
+        judge_hosts: hosts that the config may use as the endpoint of a simulated user, in addition to
             ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        budget: how much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        budget: the limit for the user simulator: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: the file that keeps what such a model said; as of `evaluate`.
-        save_to: a file for the recording. If this is interrupted, it gets whatever was recorded by then.
+        ledger: stores the user simulator's messages, as for `evaluate`.
+        save_to: a file for the recording. If you interrupt the run, it gets the conversations so far.
 
     Raises:
-        UsageError: for arguments that make no sense; its kind `InputError` names every problem of a file.
+        UsageError: for invalid arguments; its subclass `InputError` lists every problem of a file.
         AgentError: if the agent cannot be loaded.
-        JudgeError: if the model that is to play the user cannot be had.
+        JudgeError: if the user simulator's model cannot be set up.
     """
     loaded, chosen = load_inputs(eval_set, config)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
@@ -109,31 +109,31 @@ def score(
     judge: JudgeSource = None,
     **options: Unpack[ScoreArgs],
 ) -> Report:
-    """Return the report on recorded conversations, without an agent and without MLflow.
+    """Score recorded conversations, without running an agent and without MLflow.
 
     Args:
-        eval_set: what is expected: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of tests, or a file, folder or
-            URI of JSON Lines or Parquet, which is read as it is needed, so that memory does not grow with the number of cases.
-        actual: what the agent did: an eval set whose invocations are that, ADK's result file, a path of either, a dict
-            of invocations by eval id, or a list of any of these, one after the other's runs; ``None``: what is recorded beside the cases, in rows of JSON Lines or Parquet.
-        config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
-        judge: who judges, instead of the models that the config names: a model's name or a callable.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        eval_set: the expected turns: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of tests, or a file, folder or
+            URI of JSON Lines or Parquet, which is read as a stream, so memory does not grow with the number of cases.
+        actual: the agent's conversations: an eval set that records them, ADK's result file, a path of either, a dict of invocations by eval id, or a
+            list of these, one per run; ``None``: the conversations in the rows of JSON Lines or Parquet.
+        config: the criteria; ``None``: ``test_config.json`` in the eval set's folder, else ADK's defaults.
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        progress: called with the number of finished case runs and of all.
-        workers: how many processes score; several of them only apply computed criteria.
-        baseline: what pairwise criteria compare with: a recording, as `actual`.
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        progress: called with the numbers of finished and of all case runs.
+        workers: the number of scoring processes; more than one can only apply computed criteria.
+        baseline: the baseline of pairwise criteria: a recording, as for `actual`.
 
     Raises:
         InputError: with every problem of a file.
-        UsageError: if it is not said what the agent did.
-        JudgeError: if a judge cannot be had.
+        UsageError: if there are no conversations to score.
+        JudgeError: if a judge cannot be set up.
     """
     inputs = open_inputs(eval_set)
     loaded, chosen = load_inputs(inputs, config, as_needed=True)

@@ -72,7 +72,7 @@ def open_bundle(content: bytes, identities: Sequence[OidcIdentity], trust: Mappi
 
     Raises:
         UsageError: if the extra is missing, or the trusted root is none.
-        AttestationError: if the trusted root of the public Sigstore cannot be had.
+        AttestationError: if the public Sigstore's trusted root cannot be downloaded.
     """
     with require_extra("sigstore", "verifying a signature by an OIDC identity"):
         from sigstore.models import Bundle  # noqa: PLC0415 - an extra, for few
@@ -174,7 +174,7 @@ def load_trust(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     """Return the TrustedRoot of a trust file, or of its value.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is not an agent.
     """
     value = source if isinstance(source, Mapping) else read_json(Path(source))
     try:
@@ -277,7 +277,7 @@ def load_attester(spec: str | Path | None = None) -> Signer | IdentitySigner | N
 
     Args:
         spec: a key, as `load_signer` takes it; or ``sigstore``, for the OIDC identity that the CI job has, and ``sigstore:FILE`` for the same
-            with the Sigstore services of a ClientTrustConfig; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says.
+            with the Sigstore services of a ClientTrustConfig; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``.
 
     Raises:
         UsageError: if it is no such key, there is no such identity, or the extra is missing.

@@ -132,7 +132,7 @@ def load_signer(spec: str | Path | None = None) -> Signer | None:
     """Return what signs; ``None`` if neither `spec` nor the environment names a key.
 
     Args:
-        spec: the path of a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says.
+        spec: the path of a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``.
 
     Raises:
         UsageError: if it is no such key, or empty. What is in the file is never shown.
@@ -220,7 +220,7 @@ def _time(text: str) -> datetime | None:
 
 
 def make_key(path: Path) -> Path:
-    """Write a new ed25519 key, readable by its owner alone, and its public part beside it, whose path is returned.
+    """Write a new ed25519 key pair and return the path of the public key. Only the owner can read the private key.
 
     Raises:
         UsageError: if one of the files exists or cannot be written.

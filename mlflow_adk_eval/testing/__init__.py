@@ -1,6 +1,6 @@
 """For tests of agents, eval sets, configs and criteria.
 
-An agent as a test, as with ADK's ``AgentEvaluator``, of which only the import changes::
+Run an agent as a test, as with ADK's ``AgentEvaluator``; only the import changes::
 
     from mlflow_adk_eval.testing import AgentEvaluator
 
@@ -17,7 +17,7 @@ A judge that follows a script needs no network, no keys and no model::
         assert report.passed
         assert all("refund" in request.text for request in judge.requests)
 
-A policy of the gate, held against a report or a run::
+Check a report or a run against a gate policy::
 
     from mlflow_adk_eval.testing import assert_gate
 

@@ -52,8 +52,8 @@ def assert_gate(
 
     Raises:
         AssertionError: if the decision is not *passed*, with the reasons and what each rule came to.
-        UsageError: if there is no such run, or nothing that the policy's baseline could be.
-        TrackingError: if MLflow cannot be reached.
+        UsageError: if there is no such run or baseline.
+        TrackingError: if MLflow is unreachable.
     """
     __tracebackhide__ = True
     demanded = overridden(load_policy(policy), baseline)

@@ -158,7 +158,7 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in AD
     Args:
         agent_module: a module with a ``root_agent``, an ADK agent or a callable.
         eval_dataset_file_path_or_dir: the file, a selection ``path:eval_1,eval_2`` of it, or the folder.
-        num_runs: how often the agent has each conversation. Each run must pass.
+        num_runs: the number of times to run each conversation. Each run must pass.
         agent_name: the sub-agent to evaluate instead of the root agent.
         initial_session_file: the session of legacy files, which have none of their own.
         print_detailed_results: whether to print every turn of every case with its scores.
@@ -166,20 +166,20 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in AD
         output_file: a CSV file to which a row for each turn and criterion is added.
         app_name: taken for the sake of ADK's callers.
         eval_set_results_manager: there is none to choose.
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
-            panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        concurrency: the number of conversations to run in parallel.
+        case_timeout_s: the time limit for one case, in seconds; ``None``: no limit.
+        turn_timeout_s: the time limit for one answer of the agent, in seconds; ``None``: no limit.
+        user_simulator: plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario
             and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
             config names.
         config: the criteria; ``None``: the ``test_config.json`` beside each file, else ADK's defaults.
@@ -189,9 +189,9 @@ async def evaluate_agent(  # noqa: PLR0913, PLR0917 - these ten are ADK's, in AD
 
     Raises:
         AssertionError: if a case did not pass, or something was not evaluated, with what was expected and what the agent did.
-        UsageError: for arguments that make no sense; its kind `InputError` names every problem of a file.
+        UsageError: for invalid arguments; its subclass `InputError` lists every problem of a file.
         AgentError: if the agent cannot be loaded.
-        JudgeError: if a judge cannot be had.
+        JudgeError: if a judge cannot be set up.
     """
     __tracebackhide__ = True
     _refuse(artifact_service=artifact_service, eval_set_results_manager=eval_set_results_manager)

@@ -298,16 +298,16 @@ _VERSIONS = "mlflow.modelVersions"
 
 
 def register(report: Report | str, name: str, *, tracking_uri: str | None = None) -> str:
-    """Return the version of the registered model `name` that is the evaluated agent, registering it if it is none yet.
+    """Register the evaluated agent as a version of the registered model `name`, unless it already is one; return the version.
 
     Args:
         report: the report, or the id of its run.
         name: of the registered model, which is created if there is none.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if the report was not logged, or its run is not in this store.
-        TrackingError: if MLflow does not take it.
+        TrackingError: if MLflow does not accept it.
     """
     run_id = report if isinstance(report, str) else report.run_id
     if run_id is None:

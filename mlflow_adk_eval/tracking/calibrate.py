@@ -48,22 +48,22 @@ def calibrate(
     log: bool = False,
     tracking_uri: str | None = None,
 ) -> Calibration:
-    """Return how often the judges of runs are wrong, by what people say of the cells that they decided.
+    """Return how often the judges of runs are wrong, measured by people's labels.
 
     Args:
-        runs: the ids of the runs, or the reports that were logged as them. The same judges must have judged them all.
+        runs: the ids of the runs, or their logged reports. All must have the same judges.
         labels: a CSV file or rows with the columns ``eval_id``, ``run_index``, ``invocation_index`` (from 0; empty: the whole
             case), ``criterion``, ``rubric_id``, ``label``, ``labeller`` and, with several runs, ``run_id``; ``None``: the HUMAN
             assessments on the runs' traces.
         assessment: the names of those by criterion, or one name where the runs have a single judged criterion; ``None``: the
             criterion's name, and for rubrics ``<criterion>.<rubric_id>`` or ``<rubric_id>``.
-        log: whether to keep the calibration as an artifact of the runs.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        log: whether to log the calibration as an artifact of the runs.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if a run does not exist or is not complete, the runs had different judges, or nothing is labelled.
-        LabelError: with every label that cannot be read or is about nothing.
-        TrackingError: if MLflow cannot be reached, or a run's evidence cannot be believed.
+        LabelError: with every label that cannot be read or matches no verdict.
+        TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
     run_ids = list(dict.fromkeys(map(run_id_of, listed)))
@@ -143,20 +143,20 @@ def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tupl
 def label_sheet(
     runs: str | Report | Sequence[str | Report], size: int, *, seed: int = 0, tracking_uri: str | None = None
 ) -> list[dict[str, str]]:
-    """Return the cells of runs that are most worth a label, as rows of a table in which the column ``label`` is to be filled in.
+    """Return the verdicts most worth labelling, as table rows with an empty column ``label`` for you to fill in.
 
-    Half of them are cells on which the votes differ or whose score is near the threshold; the others are as many passed as failed ones. No
-    column says what the judge said. `calibrate` takes the table back, and weighs the labels so that they are about all cells.
+    Half of them have split votes or a score near the threshold; the rest are half passes, half failures. The rows hide the judge's
+    verdicts. Pass the filled table to `calibrate`: it weights the labels to represent all verdicts.
 
     Args:
-        runs: the ids of the runs, or the reports that were logged as them.
-        size: how many cells, over all judged criteria.
-        seed: another one draws other cells.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        runs: the ids of the runs, or their logged reports.
+        size: the number of verdicts, over all judged criteria.
+        seed: the random seed of the sample.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if a run does not exist or is not complete, or the sample is too small.
-        TrackingError: if MLflow cannot be reached, or a run's evidence cannot be believed.
+        TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
     if size < 1 or seed < 0:
         raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 verdict and a seed of at least 0")

@@ -36,10 +36,10 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
     redact: Redact | None = None,
     tracking_uri: str | None = None,
 ) -> EvalSet:
-    """Return traces as eval cases, one for each session, in which what the agent did is the reference.
+    """Return traces as eval cases, one per session, with the agent's recorded turns as the reference.
 
-    Exactly one of `traces` and `trace_ids` may be given, or else any of `session`, `run_id`, `filter_string` and `experiment`.
-    A session of which a filter finds one turn is captured with all of its turns.
+    Give `traces`, or `trace_ids`, or any of `session`, `run_id`, `filter_string` and `experiment`. If a filter matches one turn of
+    a session, all its turns are captured.
 
     Args:
         traces: MLflow's traces, or the frame of ``mlflow.search_traces``.
@@ -47,18 +47,18 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
         session: the id of a session.
         run_id: the MLflow run that the traces belong to.
         filter_string: MLflow's filter for traces.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
-        sample: at most how many cases to capture, drawn at random without replacement; ``None``: all.
-        seed: what the draw depends on.
+        experiment: the MLflow experiment, by name or id; ``None``: the active one.
+        sample: the most cases to capture, drawn at random without replacement; ``None``: all.
+        seed: the random seed of the sample.
         eval_set_id: the name of the eval set.
-        redact: what is done to every text that came from users, tools and the agent. Values of secret environment variables
-            and passwords in URLs are taken out anyway.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        redact: applied to every text from users, tools and the agent. Values of secret environment variables and passwords
+            in URLs are always removed.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
-        InputError: if a trace does not say what was said, as where ADK did not capture the content of messages.
-        TrackingError: if MLflow cannot be reached.
-        UsageError: for arguments that make no sense, and where there is no such trace.
+        InputError: if a trace has no messages, for example because ADK did not capture them.
+        TrackingError: if MLflow is unreachable.
+        UsageError: for invalid arguments, and if there is no such trace.
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
         raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")

@@ -57,11 +57,11 @@ def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str
     Args:
         run_id: the run.
         path: what follows the run in the address, such as ``/traces``.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if there is no such run.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     client = connect(tracking_uri)
     with reaching_mlflow(f"the page of run {run_id} is unknown", HASTY), existing(f"run {run_id}"):
@@ -104,10 +104,10 @@ def experiment_of(client: MlflowClient, experiment: str | None, *, inherited: st
 
 
 def open_store(folder: str | Path, *, experiment: str) -> str:
-    """Return the tracking URI of a SQLite store in `folder`, with an experiment whose artifacts lie there, too.
+    """Return the tracking URI of a SQLite store in `folder`, with an experiment that stores its artifacts there as well.
 
     Raises:
-        TrackingError: if the store cannot be made.
+        TrackingError: if the store cannot be created.
     """
     root = Path(folder).resolve()
     uri = f"sqlite:///{(root / 'mlflow.db').as_posix()}"

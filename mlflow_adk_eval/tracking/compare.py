@@ -26,18 +26,17 @@ _MAX_TOLD = 3
 
 
 def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, tracking_uri: str | None = None) -> Comparison:
-    """Return what changed from run `a` to run `b`: flipped cases with their causes, and how far the means lie apart.
+    """Return the changes from run `a` to run `b`: flipped cases with their causes, and differences of means.
 
     Args:
-        a: the run before, by its id, or a report, logged or not.
-        b: the run after.
-        confidence: how often each end of an interval is to hold, and one less the chance that a change that is none is called
-            one; between 0.5 and 1.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        a: the earlier run, by its id, or a report, logged or not.
+        b: the later run.
+        confidence: the confidence level of each interval bound; 1 − confidence is the false-alarm rate. Between 0.5 and 1.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
-        UsageError: if there is no such run, it holds no evaluation, or the confidence makes no sense.
-        TrackingError: if MLflow cannot be reached, or the evidence of a run cannot be believed.
+        UsageError: if there is no such run, it has no evaluation, or the confidence is invalid.
+        TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
     if not 0.5 < confidence < 1:  # noqa: PLR2004 - below, an end of an interval would hold less often than not
         raise UsageError(f"confidence is {confidence!r}; wanted a number between 0.5 and 1")
@@ -105,11 +104,11 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
     Args:
         found: the comparison.
         html: the page.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if one of the sides is no run of MLflow.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     before, after = found.before.run_id, found.after.run_id
     if not before or not after:
@@ -190,21 +189,21 @@ def power(
     num_runs: int | None = None,
     tracking_uri: str | None = None,
 ) -> PowerAnalysis:
-    """Return how many cases it takes to notice that an agent got worse, by how far the cases of a run vary.
+    """Return how many cases you need to detect a drop, estimated from the variation in a run.
 
     Args:
         run: the id of a run, or a report.
-        detect: how much worse: a difference of scores or pass rates; for tokens, calls and durations a share of their mean.
-        baseline: an earlier run of the same cases, from which to learn how far versions differ case by case.
-        criteria: the measures, among them ``case_pass_rate``; none: that and those that decide.
-        confidence: one less the chance of an alarm where nothing got worse.
-        power: the chance to notice.
-        num_runs: how often each case is to run; ``None``: as often as in the run.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        detect: the drop to detect in scores or pass rates; for tokens, calls and durations, the rise relative to their mean.
+        baseline: an earlier run of the same cases, to estimate how much versions differ.
+        criteria: the measures, such as ``case_pass_rate``; none: that and every criterion with a threshold.
+        confidence: 1 − the false-alarm rate.
+        power: the probability of detecting the drop.
+        num_runs: planned repeats of each case; ``None``: as in the run.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
-        UsageError: if there is no such run or criterion, or a number makes no sense.
-        TrackingError: if MLflow cannot be reached, or the evidence of a run cannot be believed.
+        UsageError: if there is no such run or criterion, or a number is invalid.
+        TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
     if not 0 < detect < math.inf:
         raise UsageError(f"detect: {detect!r}; wanted a difference above 0")

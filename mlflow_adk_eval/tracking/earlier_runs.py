@@ -45,7 +45,7 @@ def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...
 
     Args:
         run_id: the run.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if there is no such run, it holds no evaluation, or every case passed.
@@ -89,7 +89,7 @@ def earlier_run(resume: str, logged: LoggedRun, ledger: CallCache | None) -> Ear
     Raises:
         UsageError: if it does not exist or the ledger does not know it, or if it is about another eval set or another version
             of the agent: what was said and done there is no evidence here.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     if ledger is None:
         raise UsageError(f"resume {resume!r} needs a ledger, which stores earlier runs")
@@ -122,7 +122,7 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
 
     Args:
         run_id: the run.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if there is no such run, or it holds no evaluation.
@@ -212,7 +212,7 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
         run_id: the run.
         what: ``eval-set``: the cases; ``result``: ADK's result file; ``rows``: JSON Lines or Parquet of the cases with what the agent did.
         path: the file. Its ending says in which form an eval set or rows are written. It is overwritten if it exists.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if there is no such run, it holds no evaluation, or the file cannot be written.

@@ -50,21 +50,21 @@ class DatasetOrigin:
 def push_eval_set(
     eval_set: EvalSetSource, name: str | None = None, *, experiment: str | None = None, tracking_uri: str | None = None
 ) -> EvaluationDataset:
-    """Make a dataset hold an eval set and nothing else, and return it; ``mlflow.genai.evaluate`` takes it as it is.
+    """Store an eval set as a dataset and return it, ready for ``mlflow.genai.evaluate``.
 
-    A dataset of that name is updated: cases that are gone are deleted, and what has changed is replaced. If nothing has
-    changed, nothing is written and the dataset keeps its digest.
+    An existing dataset is updated to match: missing cases are deleted and changed ones replaced. If nothing changed, nothing
+    is written and the digest stays the same.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, or several paths.
         name: the dataset's name, or the id of one; ``None``: the id of the eval set.
-        experiment: the MLflow experiment that it belongs to, by name or id; ``None``: the current one.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        experiment: the MLflow experiment that it belongs to, by name or id; ``None``: the active one.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
-        EvalSetError: if the eval set cannot be read, or a dataset could not give back all of it.
-        UsageError: if several datasets have that name, or it is one with records that were not pushed from here.
-        TrackingError: if MLflow cannot be reached, or stored something else than it was given.
+        EvalSetError: if the eval set cannot be read, or a dataset cannot store all of it.
+        UsageError: if several datasets have that name, or the dataset has records that did not come from an eval set.
+        TrackingError: if MLflow cannot be reached, or stored something different.
     """
     loaded, _ = load_inputs(eval_set, default_config())  # none beside the file is read
     wanted = records_of(loaded)
@@ -144,17 +144,17 @@ def keep_as_dataset(client: MlflowClient, eval_set: EvalSet, digest: str, experi
 
 
 def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: str | None = None) -> EvalSet:
-    """Return the eval set that a dataset holds: what was pushed, as it was edited since, and what others have added.
+    """Return a dataset's eval set: the pushed cases with later edits, and records that others added.
 
     Args:
-        dataset: a dataset's name, its id, or the dataset itself, whose records are read anew.
+        dataset: a dataset's name, its id, or the dataset itself; its records are read again.
         experiment: the MLflow experiment in which to look for the name, by name or id; ``None``: the current one, then all.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
-        EvalSetError: naming each record that is no eval case.
+        EvalSetError: naming each record that is not an eval case.
         UsageError: if there is no such dataset, or several have that name.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     named = dataset if isinstance(dataset, str) else getattr(dataset, "dataset_id", None)
     if not isinstance(named, str):

@@ -75,65 +75,64 @@ def evaluate(
     failed: str | None = None,
     **options: Unpack[EvaluateArgs],
 ) -> Report:
-    """Run an agent on an eval set, score what it does and log all of it as a run in MLflow.
+    """Run an agent on an eval set, score its conversations and log everything as an MLflow run.
 
-    Everything that can be wrong with the arguments, and an MLflow that does not answer, is found before the agent is called.
+    Wrong arguments and an unreachable MLflow are reported before the agent is called.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a
-            dataset of MLflow; also a file, folder or URI of JSON Lines or Parquet, which is read as it is needed.
-        agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording of what an agent did: its file, or ``runs:/<id>``
-            for what it did in an earlier run, which is then about the same version of the agent; ``None``: what is recorded beside
-            the cases, in rows of JSON Lines or Parquet.
-        config: the criteria; ``None``: the ``test_config.json`` beside the eval set, else ADK's defaults.
-        agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel, made of the same source
-            as the agent; ``None``: what the agent's source is.
-        failed: the id of an earlier run, also as ``runs:/<id>``: only the cases that did not pass there are run, and the new run is no
+            dataset of MLflow; or a file, folder or URI of JSON Lines or Parquet, which is read as a stream.
+        agent: a module with a ``root_agent``, an ADK agent, a callable, or a recording: its file, or ``runs:/<id>`` for an earlier
+            run's conversations, which then count for the same agent version; ``None``: the conversations in the rows of JSON Lines
+            or Parquet.
+        config: the criteria; ``None``: ``test_config.json`` in the eval set's folder, else ADK's defaults.
+        agent_version: ``models:/<name>/<version>``, ``models:/<name>@<alias>`` or the id of a LoggedModel, with the same source
+            as the agent; ``None``: derived from the agent's source.
+        failed: the id of an earlier run, also as ``runs:/<id>``: run only the cases that did not pass there; the new run is not
             evidence for the whole eval set; ``None``: all cases.
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
-            panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        concurrency: the number of conversations to run in parallel.
+        case_timeout_s: the time limit for one case, in seconds; ``None``: no limit.
+        turn_timeout_s: the time limit for one answer of the agent, in seconds; ``None``: no limit.
+        user_simulator: plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario
             and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
             config names.
         agent_name: the sub-agent to evaluate instead of the root agent.
-        progress: called with the number of finished case runs and of all.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        progress: called with the numbers of finished and of all case runs.
+        experiment: the MLflow experiment, by name or id; ``None``: the active one.
         run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
-            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
-        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
-        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+        traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
+            those, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        pending_folder: where to save the evaluation if MLflow cannot store it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to save the judges' prompts in MLflow's prompt registry; the run then links their versions.
+        signing_key: signs the evaluation at the end: a PEM file with an ed25519 or ECDSA P-256 key, or its
             content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
-            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
-        num_runs: how often the agent has each conversation.
-        workers: how many processes score. With more than one, the agent is a recording, and no judge decides anything.
-        resume: the run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations
-            that it had are not had again, and what its judges answered is not paid for again. If it holds no result yet, it is gone
-            on with; else there is a new run.
-        baseline: what pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent
-            did in a run.
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature.
+        num_runs: the number of times to run each conversation.
+        workers: the number of scoring processes. More than one needs a recording and no judged criteria.
+        resume: an earlier run of the same agent version on the same eval set, or ``latest``: its conversations and judges' answers
+            are reused. If that run has no result yet, it is continued; otherwise there is a new run.
+        baseline: the baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's
+            conversations.
 
     Returns:
         The report, with the id of its run.
 
     Raises:
-        UsageError: for arguments that make no sense; its kind `InputError` names every problem of a file.
+        UsageError: for invalid arguments; its subclass `InputError` lists every problem of a file.
         AgentError: if the agent cannot be loaded.
-        JudgeError: if a judge cannot be had.
-        TrackingError: if MLflow cannot be reached. If the agent has been called by then, the message names the folder that
+        JudgeError: if a judge cannot be set up.
+        TrackingError: if MLflow is unreachable. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
     with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
@@ -150,14 +149,14 @@ async def aevaluate(
     failed: str | None = None,
     **options: Unpack[EvaluateArgs],
 ) -> Report:
-    """Do what `evaluate` does, from asynchronous code. MLflow is written to outside the event loop.
+    """The asynchronous `evaluate`. It writes to MLflow outside the event loop.
 
     Args:
-        eval_set: as of `evaluate`.
-        agent: as of `evaluate`.
-        config: as of `evaluate`.
-        agent_version: as of `evaluate`.
-        failed: as of `evaluate`.
+        eval_set: as for `evaluate`.
+        agent: as for `evaluate`.
+        config: as for `evaluate`.
+        agent_version: as for `evaluate`.
+        failed: as for `evaluate`.
         options: all other keywords of `evaluate`.
     """
     with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
@@ -390,18 +389,18 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
     Args:
         report: what was found.
         agent_name: what the agent is called.
-        experiment: the MLflow experiment, by name or id; ``None``: the current one.
+        experiment: the MLflow experiment, by name or id; ``None``: the active one.
         run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
-        traces: how many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter
-            anyway, at most 2,000; ``True``: of all turns; ``False``: none.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        pending_folder: where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``.
-        register_prompts: whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions.
-        signing_key: signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its
+        traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
+            those, at most 2,000; ``True``: of all turns; ``False``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        pending_folder: where to save the evaluation if MLflow cannot store it; ``None``: ``adk_eval_pending``.
+        register_prompts: whether to save the judges' prompts in MLflow's prompt registry; the run then links their versions.
+        signing_key: signs the evaluation at the end: a PEM file with an ed25519 or ECDSA P-256 key, or its
             content; ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a
-            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
+            Sigstore ClientTrustConfig (extra `sigstore`); ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature.
         agent: the agent that was evaluated, whose source is then part of its version; ``None``: nothing is known of its source.
-        agent_version: as of `evaluate`.
+        agent_version: as for `evaluate`.
         run_id: an open run to log into, which keeps its name and stays open; ``None``: a run of its own.
 
     Raises:
@@ -425,43 +424,43 @@ class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
     tracking_uri: str | None
     """The MLflow server or store; ``None``: as MLflow is configured."""
     signing_key: str | Path | None
-    """Signs the new evaluation, as for `evaluate`; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says."""
+    """Signs the new evaluation, as for `evaluate`; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``."""
 
 
 @keywords(ReevaluationArgs, Options, judge_setup)
 def make_reevaluator(
     agent: Any = None, *, eval_set: EvalSetSource | None = None, config: ConfigSource = None, **options: Unpack[ReevaluationArgs]
 ) -> Reevaluate:
-    """Return what `gate` and `promote` take as `reevaluate`: it evaluates the champion on the candidate's cases, by the candidate's config.
+    """Return a function for `reevaluate` of `gate` and `promote`: it evaluates the champion on the candidate's cases and config.
 
-    The new run is about the champion's LoggedModel and lies beside the candidate's run. Eval set and config come from you, or from the
-    candidate's run where the policy pins their digests: who wrote that run must not say by what it is judged.
+    The new run belongs to the champion's LoggedModel, in the candidate's experiment. You supply the eval set and config. They come from
+    the candidate's run only if the policy pins their digests: a run must not choose how it is judged.
 
     Args:
-        agent: the champion as it can be run, like the agent of `evaluate`; ``None``: what it did in its earlier run is judged again,
-            which is possible where it was asked the same in every case.
-        eval_set: what the candidate was evaluated on, like the eval set of `evaluate`; ``None``: what the policy pins.
-        config: by what; ``None``: with `eval_set`, the ``test_config.json`` beside it, else ADK's defaults; without, what the policy pins.
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a
-            panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user,
-            besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
-        judge_options: how judges are asked: how many requests at a time, how long one may take and how often it is repeated.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+        agent: the champion's agent, as for `evaluate`; ``None``: judge the conversations of its earlier run again, which works if
+            the cases have the same user messages.
+        eval_set: the candidate's eval set, as for `evaluate`; ``None``: the pinned one.
+        config: the candidate's config; ``None``: with `eval_set`, ``test_config.json`` in its folder, else ADK's defaults; without, the pinned one.
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
             ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
             ``.adk_eval/ledger.sqlite``; ``False``: none.
-        rejudge_failed: whether to ask again where a judge's kept answer cannot be read.
-        concurrency: how many conversations are had at the same time.
-        case_timeout_s: how long one case may take, in seconds; ``None``: as long as it takes.
-        turn_timeout_s: how long the agent may take to answer one message, in seconds; ``None``: as long as it takes.
-        user_simulator: who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        concurrency: the number of conversations to run in parallel.
+        case_timeout_s: the time limit for one case, in seconds; ``None``: no limit.
+        turn_timeout_s: the time limit for one answer of the agent, in seconds; ``None``: no limit.
+        user_simulator: plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario
             and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
             config names.
         agent_name: the sub-agent to evaluate instead of the root agent.
-        progress: called with the number of finished case runs and of all.
-        tracking_uri: the MLflow server or store; ``None``: as MLflow is configured.
-        signing_key: signs the new evaluation, as for `evaluate`; ``None``: what ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says.
+        progress: called with the numbers of finished and of all case runs.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        signing_key: signs the new evaluation, as for `evaluate`; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``.
 
     Raises:
         InputError: with every problem of a file.

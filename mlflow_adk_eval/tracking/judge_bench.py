@@ -111,24 +111,24 @@ def judge_bench(
     tracking_uri: str | None = None,
     **judging: Unpack[JudgeArgs],
 ) -> JudgeBench:
-    """Return how right each of several judges is on answers of which it is known what they deserve.
+    """Return the accuracy of several judges on answers with known verdicts.
 
     Args:
-        judges: models' names, each with settings if need be (``gemini-2.5-flash?temperature=0&num_samples=5``), judges, functions, or
+        judges: models' names, optionally with settings (``gemini-2.5-flash?temperature=0&num_samples=5``), judges, functions, or
             panels of them as lists (``gemini-2.5-pro,openai/gpt-5-mini``).
-        items: a file of JSON Lines, or mappings, as `docs/how_to/judge_bench.md` describes them; ``None``: those that ship with the package.
-        run: with `labels`: the run whose answers people labelled; these are judged again.
-        labels: a table of labels as `calibrate` takes it, about `run`.
-        votes: how often each question is asked. All votes are cast, so that flips are seen.
-        confidence: that of all intervals.
-        experiment: where the results are kept, by name; ``None``: nowhere.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        items: a JSON Lines file, or mappings, as in `docs/how_to/judge_bench.md`; ``None``: the package's own.
+        run: with `labels`, the run with the labelled answers; they are judged again.
+        labels: a table of labels for `run`, as for `calibrate`.
+        votes: how often to ask each question. All votes are cast, to measure flips.
+        confidence: the confidence level of all intervals.
+        experiment: the experiment to log the results to, by name; ``None``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
         judging: options, budget (for each judge) and ledger, as `score` takes them.
 
     Raises:
-        BenchError: with everything that is wrong with the items, or with the settings of a judge.
-        UsageError: if labels lack a run, or a run labels.
-        JudgeError: if a judge cannot be had.
+        BenchError: with every problem of the items, or of a judge's settings.
+        UsageError: if labels have no run, or a run has no labels.
+        JudgeError: if a judge cannot be set up.
     """
     if (run is None) != (labels is None) or (run is not None and items is not None):
         raise UsageError("judge_bench: wanted items, or labels together with their run")

@@ -178,7 +178,7 @@ class LoggedRun:
 
         Raises:
             UsageError: if the run that the target names has ended, or holds an evaluation already.
-            TrackingError: if MLflow does not take it.
+            TrackingError: if MLflow does not accept it.
         """
         with reaching_mlflow("the run could not be started", HASTY):
             opened = self._opened(reopen)
@@ -295,7 +295,7 @@ class LoggedRun:
         What was to be signed and could not be is logged all the same, and the run says so; `check_attested` makes an error of that.
 
         Raises:
-            TrackingError: if MLflow does not take it. The message names the folder that holds everything then.
+            TrackingError: if MLflow does not accept it. The message names the folder that holds everything then.
         """
         report = replace(report, notes=(*report.notes, *self.agent.notes))
         try:
@@ -493,15 +493,15 @@ def log_in_batches(
 
 
 def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
-    """Log what `folder` holds and return the run's id. What an earlier attempt has logged is neither changed nor doubled.
+    """Log the evaluation saved in `folder` and return the run's id. Anything already logged is neither changed nor repeated.
 
     Args:
-        folder: what an evaluation left in ``adk_eval_pending`` when it could not reach MLflow. It is not deleted.
-        tracking_uri: where the run is, if that has changed since; ``None``: as ``MLFLOW_TRACKING_URI`` says, or else where it was begun.
+        folder: the folder that an evaluation left in ``adk_eval_pending`` when MLflow was unreachable. It is not deleted.
+        tracking_uri: the MLflow server or store, if it has changed; ``None``: ``MLFLOW_TRACKING_URI``, else the original one.
 
     Raises:
-        UsageError: if the folder is no such thing, or its run does not exist.
-        TrackingError: if MLflow can still not be reached, or loses something; everything stays in the folder.
+        UsageError: if the folder is not a pending evaluation, or its run does not exist.
+        TrackingError: if MLflow is still unreachable or loses data; everything stays in the folder.
     """
     bundle = load(Path(folder))
     client = connect(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or bundle.run.tracking_uri)

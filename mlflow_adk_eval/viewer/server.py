@@ -21,7 +21,7 @@ def serve(
     """Serve the viewer until a signal says to stop.
 
     Args:
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
         experiment: the name or id of the experiment; ``None``: all.
         port: where on this machine; 0: any that is free.
         mlflow_url: where MLflow's own pages are; ``None``: the tracking server, if the store is one.
@@ -31,7 +31,7 @@ def serve(
 
     Raises:
         UsageError: if it cannot listen there, there is no such experiment, or the extra is not installed.
-        TrackingError: if MLflow cannot be reached.
+        TrackingError: if MLflow is unreachable.
     """
     with require_extra("view", "the viewer"):
         import starlette  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra

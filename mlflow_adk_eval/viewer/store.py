@@ -229,7 +229,7 @@ class RunStore:
 
         Raises:
             UsageError: if there is no such experiment.
-            TrackingError: if MLflow cannot be reached.
+            TrackingError: if MLflow is unreachable.
         """
         read_at, rows = self._rows
         if not rows or (fresh and time.monotonic() - read_at > _FRESH_S):
@@ -281,7 +281,7 @@ class RunStore:
 
         Raises:
             UsageError: if there is no such run, or it contains no finished evaluation.
-            TrackingError: if MLflow cannot be reached.
+            TrackingError: if MLflow is unreachable.
         """
         if run_id in self._open:
             return None
@@ -318,7 +318,7 @@ class RunStore:
 
         Raises:
             UsageError: if there is no such run.
-            TrackingError: if MLflow cannot be reached.
+            TrackingError: if MLflow is unreachable.
         """
         _, labelling = self.labelling(run_id, labeller)
         with reaching_mlflow("The label could not be saved"):

@@ -216,7 +216,7 @@ class TestBreaker:
         assert client.outage == (
             "21 answers of the judge in a row could not be parsed: the last is 'The answer is valid, I think.' (the answer is not JSON: "
             "Expecting value: line 1 column 1 (char 0)), wanted a JSON object whose verdict is valid or invalid; use a larger model or a "
-            "server that keeps to a JSON schema, or check max_output_tokens; requests saved: 40"
+            "server that enforces a JSON schema, or check max_output_tokens; requests saved: 40"
         )
 
     def test_the_limit_is_the_callers(self) -> None:

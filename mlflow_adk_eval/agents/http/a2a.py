@@ -43,13 +43,13 @@ _CANCELLING_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class A2AAgent(HttpAgent):
-    """An agent that speaks A2A. Its card, below `url` or at it, says where; the agent itself keeps what was said before."""
+    """An agent that speaks A2A. Its card, at or below `url`, gives the endpoint; the agent itself stores the conversation."""
 
     _: KW_ONLY
     endpoint: str = field(default="", repr=False)
-    """Where messages are sent; empty: where its card says."""
+    """Where to send messages; empty: the card's endpoint."""
     task_s: float = 600.0
-    """How long it may work on one message that it does not answer at once, in seconds."""
+    """The time limit for one message that it answers asynchronously, in seconds."""
     cards: list[tuple[wire.Card, wire.Interface]] = field(default_factory=list[tuple[wire.Card, wire.Interface]], repr=False, compare=False)
     """Its card once it is known."""
 
@@ -58,7 +58,7 @@ class A2AAgent(HttpAgent):
         """Begin a conversation.
 
         Raises:
-            AgentError: if the agent's card cannot be had, or offers no interface that is understood.
+            AgentError: if the agent's card is unavailable or offers no supported interface.
         """
         require_real_tools(tools)
         card, interface = await self._card()

@@ -121,11 +121,11 @@ PATH = "/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class OpenAIChatAgent(HttpAgent):
-    """An agent that gets the whole conversation with each turn, at ``{url}/chat/completions``."""
+    """An agent behind ``{url}/chat/completions``, which receives the whole conversation on each turn."""
 
     _: KW_ONLY
     model: str | None = None
-    """What each request asks for; ``None``: nothing, for agents that are only one."""
+    """The model name in each request; ``None``: none, for servers with a single agent."""
     system: str | None = None
     """The first message of each request, if any."""
     body: Mapping[str, Any] = field(default_factory=dict[str, Any])

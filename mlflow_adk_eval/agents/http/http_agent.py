@@ -40,7 +40,7 @@ Again = Literal["always", "if harmless", "never"]
 
 
 class HttpError(AgentError):
-    """An agent behind HTTP did not answer, or not with what it was asked for."""
+    """An HTTP agent did not answer, or gave an invalid answer."""
 
     def __init__(self, message: str, *, again: Again = "never", status: int | None = None, retry_after_s: float = 0.0) -> None:
         """Describe what came instead.
@@ -151,7 +151,7 @@ class HttpAgent(ABC):
     name: str = ""
     """What reports and agent versions call it; empty: as its address."""
     timeout_s: float = 120.0
-    """How long one request may take, in seconds."""
+    """The time limit for one request, in seconds."""
     attempts: int = 4
     """How often a request is tried whose failure is no fault of the agent's, such as 429, 503 or a broken connection."""
     limits: Limits = NO_LIMITS

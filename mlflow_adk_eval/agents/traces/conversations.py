@@ -144,7 +144,7 @@ def invocations_of(traces: Any) -> tuple[Invocation, ...]:
         traces: one trace of MLflow or several of one session, as objects, as dicts or as the frame of ``mlflow.search_traces``.
 
     Raises:
-        InputError: if a trace does not say what was said, as where ADK did not capture the content of messages.
+        InputError: if a trace has no messages, for example because ADK did not capture them.
         UsageError: if these are no traces, or traces of several sessions.
     """
     conversation = _one(traces)

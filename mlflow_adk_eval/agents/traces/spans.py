@@ -126,7 +126,7 @@ def traces_of(value: Any) -> tuple[Trace, ...]:
             frame that ``mlflow.search_traces`` returns.
 
     Raises:
-        UsageError: if it is nothing of the kind.
+        UsageError: if it is none of these.
     """
     if isinstance(value, Trace):
         return (value,)

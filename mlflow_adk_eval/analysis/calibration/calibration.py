@@ -182,7 +182,7 @@ class Disagreement(_Model):
 
 
 class Calibration(_Model):
-    """What people's labels say of the judges of one or more runs."""
+    """How well the judges of one or more runs agree with people's labels."""
 
     schema_version: Literal[1] = 1
     made_at: str
@@ -193,20 +193,20 @@ class Calibration(_Model):
     sampled: CellSample | None = None
     """The sample that people labelled, where `calibrate` drew one."""
     labelled: tuple[LabelledCell, ...]
-    """People's labels, from which and the evidence of the runs the gate counts again."""
+    """People's labels; the gate recounts from these and the runs' evidence."""
     criteria: dict[str, CriterionCalibration]
     notes: tuple[str, ...] = ()
-    """What the reader should know, such as that labels were not drawn at random."""
+    """Notes, such as that the labels are not a random sample."""
     disagreements: tuple[Disagreement, ...] = Field(default=(), exclude=True, repr=False)
-    """Where judge and people disagree, the most certain first. Not kept in the file, since it quotes conversations."""
+    """Disagreements between judge and people, most certain first. Not saved in the file, because they quote conversations."""
 
     def rates(self, criterion: str) -> JudgeRates | None:
-        """Return the errors of a criterion's judge; ``None`` where people labelled none of its cells."""
+        """Return the error rates of a criterion's judge; ``None`` if nobody labelled its verdicts."""
         calibrated = self.criteria.get(criterion)
         return calibrated.rates if calibrated and calibrated.labelled else None
 
     def dumps(self) -> str:
-        """Return the calibration as JSON text, from which `load_calibration` makes it again."""
+        """Return the calibration as JSON text for `load_calibration`."""
         return self.model_dump_json(indent=2) + "\n"
 
 

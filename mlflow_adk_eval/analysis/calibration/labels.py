@@ -39,7 +39,7 @@ _KNOWN = (*COLUMNS, SAMPLE, *CONTEXT)
 
 
 class LabelError(InputError):
-    """Labels that cannot be read, or that are about nothing."""
+    """Labels that cannot be read or match no verdict."""
 
     noun = "set of labels"
 

@@ -274,8 +274,7 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
     Args:
         before: the run to compare with.
         after: the run in question.
-        confidence: how often each end of an interval is to hold, and one less the chance that a change that is none is called
-            one; between 0.5 and 1.
+        confidence: the confidence level of each interval bound; 1 − confidence is the false-alarm rate. Between 0.5 and 1.
     """
     sides = (before, after)
     pairing = pairing_of(sides)

@@ -48,7 +48,7 @@ def detectable_drop(spread: float, cases: int, *, confidence: float, power: floa
     Args:
         spread: the standard deviation of the cases' differences.
         cases: how many cases there are.
-        confidence: one less the chance of an alarm where nothing got worse.
+        confidence: 1 − the false-alarm rate.
         power: the chance to find the drop.
 
     Returns:
@@ -70,7 +70,7 @@ def cases_needed(spread: float, drop: float, *, confidence: float, power: float)
     Args:
         spread: the standard deviation of the cases' differences.
         drop: the drop, above 0.
-        confidence: one less the chance of an alarm where nothing got worse.
+        confidence: 1 − the false-alarm rate.
         power: the chance to find the drop.
     """
     fewest = fewest_cases(confidence)
@@ -85,7 +85,7 @@ def detectable_rate_drop(discordant: float, cases: int, *, confidence: float, po
     Args:
         discordant: the share of the cases that pass in one run and fail in the other. A drop above it takes as many.
         cases: how many cases there are.
-        confidence: one less the chance of an alarm where nothing got worse.
+        confidence: 1 − the false-alarm rate.
         power: the chance to find the drop.
 
     Returns:
@@ -102,7 +102,7 @@ def rate_cases_needed(discordant: float, drop: float, *, confidence: float, powe
     Args:
         discordant: the share of the cases that pass in one run and fail in the other; at least `drop` is assumed.
         drop: the drop, above 0 and at most 1.
-        confidence: one less the chance of an alarm where nothing got worse.
+        confidence: 1 − the false-alarm rate.
         power: the chance to find the drop.
     """
     return _fewest_with(lambda cases: _rate_power(discordant, drop, cases, confidence) >= power, fewest_cases(confidence))

@@ -81,7 +81,7 @@ _LARGEST = 256 * 1024
 def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -> Policy:
     """Return a policy from a YAML or JSON file, a dict or an object; ``None``: the default policy.
 
-    A calibration is read from the file that the policy names, beside which it looks, and becomes a part of the policy.
+    If the policy names a calibration file, relative to its own folder, the calibration is read and becomes part of the policy.
 
     Raises:
         PolicyError: with every problem of the policy.

@@ -464,7 +464,7 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
 
 
 class Policy(Settings):
-    """Everything that is demanded. Immutable; its digest is part of each decision."""
+    """The demands on a run. Immutable; its digest is part of each decision."""
 
     name: Text = "policy"
     thresholds: bool = Field(
@@ -509,12 +509,12 @@ class Policy(Settings):
 
     @property
     def compares(self) -> bool:
-        """Whether a rule looks at a baseline."""
+        """Whether any rule compares with a baseline."""
         return any(rule.max_drop is not None for _, _, rule in self.all_rules())
 
     @property
     def absolute(self) -> bool:
-        """Whether something is demanded that needs no baseline."""
+        """Whether any demand works without a baseline."""
         bounded = any(rule.min is not None or rule.max is not None for _, _, rule in self.all_rules())
         return self.thresholds or bool(self.must_pass) or bounded
 
@@ -527,19 +527,19 @@ class Policy(Settings):
 
     @property
     def criteria(self) -> set[str]:
-        """The criteria that its rules and its pin of the config name."""
+        """The criteria in its rules and in its pinned config."""
         measures = {measure for _, measure, _ in self.all_rules() if measure not in MEASURES and not PASS_HAT.fullmatch(measure)}
         named = {measure.rpartition("/")[0] if is_measure(measure) else measure for measure in measures}
         return named | set((self.config and self.config.criteria) or ())
 
     def waivers_on(self, now: datetime) -> tuple[tuple[Waiver, ...], tuple[Waiver, ...]]:
-        """Return the waivers that hold at a moment, and those that have expired."""
+        """Return the waivers that are valid at a moment, and the expired ones."""
         today = now.astimezone(UTC).date()
         holding = tuple(waiver for waiver in self.waivers if waiver.expires >= today)
         return holding, tuple(waiver for waiver in self.waivers if waiver.expires < today)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the policy as JSON values, every default spelt out, for the record of a decision."""
+        """Return the policy as JSON values with all defaults filled in, for the promotion record."""
         return self.model_dump(mode="json", exclude_none=True)
 
     def digest(self) -> str:

@@ -46,7 +46,7 @@ T = TypeVar("T", "Claim", "Confirmation", "End")
 
 
 class ClaimLogError(UsageError):
-    """The claim log of a model is gone, or not the one that it was, so nothing about its aliases is proven."""
+    """A model's claim log is missing or was replaced, so its aliases cannot be verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

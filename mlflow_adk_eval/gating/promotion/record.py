@@ -75,7 +75,7 @@ def check_version(version: str) -> None:
     """Refuse what is no number of a version.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if it is not an agent.
     """
     # MLflow takes 02 for 2, so the alias would be set on what is not compared equal afterwards.
     if not re.fullmatch(r"[1-9][0-9]{0,17}", version):

@@ -35,7 +35,7 @@ class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing o
         Raises:
             UsageError: for settings that make no sense; its kind `InputError` names every problem of a file.
             AgentError: if the agent cannot be loaded.
-            JudgeError: if a judge cannot be had.
+            JudgeError: if a judge cannot be set up.
             TrackingError: if MLflow cannot take the evaluation, which is then kept in a folder.
         """
         from mlflow_adk_eval.integrations.evaluator.evaluate import EvaluatorCall, evaluated, refuse_extras  # noqa: PLC0415 - loads the package

@@ -96,7 +96,7 @@ class VertexClient:
     location: str
     credentials: Credentials
     timeout_s: float = 120.0
-    """How long one request may take, in seconds."""
+    """The time limit for one request, in seconds."""
     _idle: list[Any] = field(default_factory=list[Any], init=False, repr=False)
     """Clients of the package that no request uses. Each has a connection of its own, since they are not made for threads."""
 
