@@ -91,7 +91,7 @@ def _with_runs(source: CaseSource, recorded: Mapping[str, Sequence[RecordedRun]]
     others = [eval_id for eval_id in recorded if eval_id not in known]
     if others:
         named = "; ".join(f"{eval_id!r} {did_you_mean(eval_id, known)}".strip() for eval_id in others[:_MAX_NAMED])
-        raise UsageError(f"a conversation is recorded for {named}, but eval set {source.head.eval_set_id!r} has no such case")
+        raise UsageError(f"recorded conversations have no case in eval set {source.head.eval_set_id!r}: {named}")
 
 
 def _write_json(head: EvalSet, batches: Iterator[Sequence[CaseRow]], stream: BinaryIO, name: str) -> int:

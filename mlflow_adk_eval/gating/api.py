@@ -54,10 +54,10 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
             on every case.
         baseline: the baseline, instead of the policy's: ``runs:/<id>``, ``models:/<name>@<alias>`` or
             ``models:/<name>/<version>``.
-        model: the registered model of the policy's baseline, where the policy names only an alias or a version.
+        model: the registered model of the policy's baseline, if the policy names only an alias or a version.
         reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
-            `mlflow_adk_eval.make_reevaluator` does, unless `run` cannot pass in any case; ``None``: the gate is then undecided.
-        raise_on_failure: whether anything but *passed* is an error.
+            `mlflow_adk_eval.make_reevaluator` does, unless `run` cannot pass anyway; ``None``: the gate is then undecided.
+        raise_on_failure: whether to raise `GateFailed` unless the decision is *passed*.
         agent_version: the agent that the run must have evaluated: a LoggedModel id, ``models:/<name>/<version>``
             or ``models:/<name>@<alias>``.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
@@ -114,15 +114,15 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         name: the registered model.
         version: the version, which must be READY and made from the LoggedModel that the run evaluated.
         alias: the alias.
-        run_id: the run, or the report that was logged as one.
-        policy: what is demanded: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
-            on every case. Its baseline belongs to the model `name` unless it says otherwise.
+        run_id: the run's id, or its logged report.
+        policy: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
+            on every case. Its baseline belongs to the model `name` by default.
         reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
-            `mlflow_adk_eval.make_reevaluator` does, unless the run cannot pass in any case; also in a dry run. ``None``: the decision is
+            `mlflow_adk_eval.make_reevaluator` does, unless the run cannot pass anyway; also in a dry run. ``None``: the decision is
             then *undecided*.
-        dry_run: whether to decide only, and write nothing to the registry.
-        wait_s: for how many seconds to wait for others who are setting the same alias. Then all is read and decided anew.
-        raise_on_failure: whether anything but *passed* is an error.
+        dry_run: whether to only decide, without writing to the registry.
+        wait_s: the seconds to wait for another promotion to the same alias. Then everything is read and decided again.
+        raise_on_failure: whether to raise `GateFailed` unless the decision is *passed*.
         signing_key: signs the promotion record and the claim: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``None``: what
             ``MLFLOW_ADK_EVAL_SIGNING_KEY`` says, or no signature.
         verify_key: public keys, one of which must have signed the earlier promotions; ``None``:
@@ -165,13 +165,12 @@ def verify(
         name: the registered model.
         version: the version; ``None``: the one that holds `alias`.
         alias: the alias whose promotion is checked; ``None``: the last decision on `version`.
-        policy: what the run must fulfil as of today, besides the policy by which it was promoted: so that who uses a version decides for
-            itself; ``None``: nothing.
+        policy: your own policy, checked today in addition to the one used for the promotion; ``None``: none.
         verify_key: the public keys of which one must have signed the promotion record and the claim log; ``None``: what
             ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says, or they need no signature.
-        checkpoint: a file that pins the claim log as it was last seen; it is not changed. ``None``: nothing is pinned.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        checkpoint: a file that pins the state of the claim log; it is not changed. ``None``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if the model, the version or the alias does not exist, or the key is invalid.
@@ -204,15 +203,15 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
 
     Args:
         name: the registered model; ``None``: all of them.
-        alias: the alias; ``None``: each that was ever promoted by the gate.
+        alias: the alias; ``None``: every alias that the gate ever set.
         restore: whether an alias that no claim set where it is, or whose promotion record is proven false, is moved back to where its claim log has it.
             One whose evidence was edited or deleted stays: that proves nothing.
-        dry_run: with `restore`, whether to say only where it would be moved.
+        dry_run: with `restore`, whether to only report the moves.
         signing_key: signs the promotion records of what is moved back, as for `promote`.
-        verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
-        checkpoint: a file that pins each claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        verify_key: public keys, one of which must have signed; ``None``: ``MLFLOW_ADK_EVAL_VERIFY_KEY``.
+        checkpoint: a file that pins the state of each claim log and is updated; ``None``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
         UsageError: if there is no such model, or a key is invalid.
@@ -257,14 +256,14 @@ def rollback(  # noqa: PLR0913 - which alias, where to, why, in which store
         alias: the alias.
         reason: why, for the promotion record.
         to: the version; ``None``: the last one before the present one whose promotion record verifies.
-        dry_run: whether to say only which version that would be.
-        wait_s: for how many seconds to wait for others who are setting the same alias. Then all is looked at anew.
-        raise_on_failure: whether it is an error if the alias stays where it is.
+        dry_run: whether to only return that version, without moving the alias.
+        wait_s: the seconds to wait for another promotion to the same alias. Then everything is read again.
+        raise_on_failure: whether to raise `GateFailed` if the alias stays where it is.
         signing_key: signs the promotion record, as for `promote`.
-        verify_key: the public keys of which one must have signed; ``None``: as ``MLFLOW_ADK_EVAL_VERIFY_KEY`` says.
-        checkpoint: a file that pins the claim log as it was last seen, and is brought up to date; ``None``: nothing is pinned.
-        tracking_uri: where MLflow is; ``None``: as MLflow is configured.
-        registry_uri: where the registry is; ``None``: as MLflow is configured.
+        verify_key: public keys, one of which must have signed; ``None``: ``MLFLOW_ADK_EVAL_VERIFY_KEY``.
+        checkpoint: a file that pins the state of the claim log and is updated; ``None``: none.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        registry_uri: the model registry; ``None``: MLflow's own setting.
 
     Raises:
         GateFailed: if there is no such version, or another process moved the alias meanwhile.

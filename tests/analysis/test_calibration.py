@@ -122,7 +122,7 @@ def test_several_runs_by_the_same_judge_are_taken_together(run: Report, store: s
 def test_runs_by_different_judges_are_not(run: Report, store: str) -> None:
     other = {"criteria": {**CONFIG["criteria"], MATCH: {"threshold": 0.5, "judge_model_options": {"num_samples": 3}}}}
     second = evaluated(store, other)
-    with pytest.raises(UsageError, match=rf"as {MATCH} had 2 judges: adk_eval.num_samples.{MATCH} is '1' in one and '3' in another"):
+    with pytest.raises(UsageError, match=rf"together: {MATCH} had 2 judges: adk_eval.num_samples.{MATCH} is '1' in one and '3' in another"):
         calibrate([run, second], labels(run_id=run.run_id), tracking_uri=store)
 
 

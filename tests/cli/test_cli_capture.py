@@ -77,7 +77,7 @@ def test_a_session_a_filter_a_sample_and_a_function_that_redacts(store: str, tmp
         (("--redact", "nowhere:f", "--session", "s1"), 64, "--redact=nowhere:f: No module named 'nowhere'"),
         (("--redact", "json", "--session", "s1"), 64, "wanted MODULE:FUNCTION"),
         (("--redact", "json:__name__", "--session", "s1"), 64, "not a function"),
-        (("--session", "nobody"), 64, "there is no such trace"),
+        (("--session", "nobody"), 64, "found no such trace"),
         (("--trace-id", "tr-1", "--session", "s1"), 64, "cannot be combined"),
         (("--sample", "0"), 64, "Invalid value for '--sample'"),
     ],

@@ -86,7 +86,7 @@ def test_a_recording_is_written_beside_its_cases(tmp_path: Path) -> None:
     assert migrate(file, tmp_path / "out.parquet", recorded=runs) == 2
     rows = [row for batch in open_cases(tmp_path / "out.parquet").batches() for row in batch]
     assert [row.runs for row in rows] == [None, tuple(runs["case-b"])]
-    with pytest.raises(UsageError, match=r"has no case 'case_b' Did you mean 'case-b'.*"):
+    with pytest.raises(UsageError, match=r"no case in eval set 's': 'case_b' Did you mean 'case-b'"):
         migrate(file, tmp_path / "other.jsonl", recorded={"case_b": runs["case-b"]})
     assert names(tmp_path) == ["out.parquet", "s.jsonl"]
 
@@ -113,7 +113,7 @@ def test_a_file_stays_as_it_was_where_something_is_wrong(tmp_path: Path, name: s
 @pytest.mark.parametrize("place", ["no folder/s.jsonl", "folder.jsonl", "memory://s.jsonl"])
 def test_what_cannot_be_written_is_one_sentence(tmp_path: Path, place: str) -> None:
     (tmp_path / "folder.jsonl").mkdir()
-    with pytest.raises(UsageError, match=r"cannot be written|on this machine only"):
+    with pytest.raises(UsageError, match=r"cannot be written|only be written on this machine"):
         migrate(lines(tmp_path / "s.jsonl", [case("a")]), place if ":" in place else tmp_path / place)
 
 

@@ -119,7 +119,7 @@ def test_notes_and_an_outage_are_told() -> None:
     found = report()
     assert found.judging is not None
     text = visible(page(replace(found, notes=("3 recorded cases are not in the eval set",), judging=replace(found.judging, outage="503"))))
-    assert "Attention: a judge stopped responding and was rolled back: 503" in text
+    assert "Attention: a judge stopped responding: 503" in text
     assert "Note: 3 recorded cases are not in the eval set" in text
 
 

@@ -50,7 +50,7 @@ def test_terminal_and_note_tell_what_judging_took() -> None:
 
 def test_an_outage_is_said_loudly_and_early() -> None:
     report = judged.report(usage=OUT)
-    sentence = f"a judge stopped responding and was rolled back: {DOWN}"
+    sentence = f"a judge stopped responding: {DOWN}"
     assert sentence in printed(report)
     note = note_of(report)
     assert note.index(sentence) < note.index("| criterion |")

@@ -104,7 +104,7 @@ def test_a_filter_that_finds_one_turn_captures_its_whole_session(production: str
     assert texts_of(captured(production, experiment="production", filter_string="tags.rating = 'bad'", session="s-three")) == texts_of(
         found
     )
-    with pytest.raises(UsageError, match="there is no such trace"):
+    with pytest.raises(UsageError, match="found no such trace"):
         captured(production, experiment="production", filter_string="tags.rating = 'bad'", session="s-one")
 
 
@@ -174,7 +174,7 @@ def test_google_adk_loads_what_was_captured(production: str, tmp_path: Path) -> 
         ({"traces": [], "filter_string": "x"}, "traces and filter_string together"),
         ({"trace_ids": ["tr-nope"]}, "trace 'tr-nope' does not exist"),
         ({"experiment": "nowhere"}, "experiment 'nowhere' does not exist"),
-        ({"experiment": "production", "session": "nobody"}, "there is no such trace"),
+        ({"experiment": "production", "session": "nobody"}, "found no such trace"),
         ({"experiment": "production", "session": 'a"b'}, "quotation mark"),
         ({"experiment": "production", "sample": 0}, "sample=0: wanted a whole number of at least 1"),
         ({"experiment": "production", "sample": True}, "sample=True"),

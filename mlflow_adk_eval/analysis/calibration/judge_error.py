@@ -180,8 +180,8 @@ def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
     low = value - math.hypot(below, beside)
     total = f"no better than chance: sensitivity plus specificity is {value + 1:.2f}"
     if value <= 0:
-        return f"the judge is {total}, but guessing reaches 1"
-    return "" if low > 0 else f"the judge may be {total}, but at least {low + 1:.2f}"
+        return f"the judge is {total}, and guessing reaches 1"
+    return "" if low > 0 else f"the judge may be {total}, with a lower bound of {low + 1:.2f}"
 
 
 def _corrected_interval(share: float, size: float, rates: JudgeRates, z: float) -> Interval:

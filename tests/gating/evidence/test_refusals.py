@@ -166,7 +166,7 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "table never written": (
         lambda e: with_artifact(e, CELLS, None),
         None,
-        "the manifest does not name the table",
+        "the manifest does not list the table",
     ),
     # what was to be evaluated
     "unreadable config": (lambda e: with_artifact(e, "config.json", b"{"), None, "adk_eval/config.json cannot be read: $: found text"),

@@ -113,7 +113,7 @@ REFUSALS: dict[str, Situation] = {
         {"rules": MINIMUM, "min_cases": COUNT, "waivers": [waiver()]}, None, None, "undecided", "11 cases",
     ),
     "too old": ({"rules": MINIMUM, "max_age": "7d"}, None, ended(datetime.now(UTC) - timedelta(days=8)), "undecided", "ended"),
-    "from the future": ({"rules": MINIMUM, "max_age": "7d"}, None, ended(datetime.now(UTC) + timedelta(days=1)), "undecided", "future"),
+    "from the future": ({"rules": MINIMUM, "max_age": "7d"}, None, ended(datetime.now(UTC) + timedelta(days=1)), "undecided", "but it is only"),
     # absolute rules
     "mean too low": ({"rules": {RESPONSE: {"min": 0.95}}}, None, None, "failed", f"{RESPONSE}: "),
     "mean too high": ({"rules": {RESPONSE: {"max": 0.5}}}, None, None, "failed", f"{RESPONSE}: "),
