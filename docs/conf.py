@@ -21,6 +21,7 @@ autodoc_typehints = "none"  # the signature has them
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 default_role = "code"
+suppress_warnings = ["misc.highlighting_failure"]  # output in a console block is any text
 maximum_signature_line_length = 88
 
 copybutton_prompt_text = "$ "

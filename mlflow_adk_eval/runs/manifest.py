@@ -72,7 +72,7 @@ _NOT_FINISHED = {
     "KILLED": "the run was killed",
     "FAILED": "the run failed",
 }
-_NOT_COMPLETE = {
+NOT_COMPLETE = {
     "running": "the evaluation did not finish (adk_eval.status is running)",
     "pending": "MLflow could not store all of the evaluation (adk_eval.status is pending); run `mlflow-adk-eval upload` on the machine that evaluated",
     "partial": "the run contains only part of the evaluation (adk_eval.status is partial)",
@@ -143,7 +143,7 @@ def state_problems(evidence: Evidence) -> list[str]:
     if status is None:
         problems.append("the run has no tag adk_eval.status, so it may be incomplete")
     elif status != "complete":
-        problems.append(_NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'"))
+        problems.append(NOT_COMPLETE.get(status, f"the run's tag adk_eval.status is {status!r}; wanted 'complete'"))
     if kind not in (None, status):
         problems.append(f"the run's parameter adk_eval.evidence is {kind!r}, so the run is not evidence, whatever its tags say")
     if model_id is not None and model_id not in evidence.model_ids:

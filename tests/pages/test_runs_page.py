@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.results.outcomes import VERDICTS
 from mlflow_adk_eval.results.table import VOTE_COLUMNS
-from mlflow_adk_eval.runs.manifest import _NOT_COMPLETE, FOLDER
+from mlflow_adk_eval.runs.manifest import FOLDER, NOT_COMPLETE
 from mlflow_adk_eval.runs.parts import CASE_KINDS, HEAD, RUN_KINDS, SCHEMA, case_columns, cell_columns, cell_kind
 from tests.kit import case_json, eval_set_json, turn_json
 
@@ -118,7 +118,7 @@ def test_every_key_on_the_page_is_in_the_code() -> None:
 
 
 def test_status_verdicts_and_schema_are_those_of_the_code() -> None:
-    assert sorted(keys_of("Status")) == sorted([*_NOT_COMPLETE, "complete", "adk_eval.status"])
+    assert sorted(keys_of("Status")) == sorted([*NOT_COMPLETE, "complete", "adk_eval.status"])
     assert [verdict for verdict in VERDICTS if f"`{verdict}`" not in PAGE] == []
     assert f"Layout of the run; now `{SCHEMA}`" in PAGE
 
