@@ -144,6 +144,7 @@ class Shot:
     until: str
     clicks: tuple[str, ...] = ()
     """Selectors; ``key:Escape`` presses a key."""
+    height: int = 900
 
 
 def shots(store: str) -> list[Shot]:
@@ -225,6 +226,7 @@ def viewer_shots(store: str) -> list[Shot]:
     good, bad = runs["home_automation_agent"], runs[AGENT]
     unfolded = (".case:has-text('set_temperature') > summary",)
     return [
+        Shot("home", f"/runs/{bad}", "Criteria", height=480),
         Shot("viewer_run", f"/runs/{bad}", "Criteria"),
         Shot("viewer_compare", f"/compare?run={good}&run={bad}", "Scores", unfolded),
     ]
@@ -336,7 +338,7 @@ def main() -> None:
     wanted, ours = ([shot for shot in some(store) if not sys.argv[2:] or shot.name in sys.argv[2:]] for some in (shots, viewer_shots))
     with viewer(store) as address:
         for shot in ours:
-            with browser_page(address, 1440, 900) as page:
+            with browser_page(address, 1440, shot.height) as page:
                 print(take(page, shot, root=""))
     with server(store) as address:
         for shot in wanted:
