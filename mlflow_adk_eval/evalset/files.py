@@ -7,7 +7,7 @@ URI of fsspec, and may select cases: ``path:eval_1,eval_2``. `open_file` says th
 
 Three formats are read. Today's is an object with ``eval_cases``, in snake_case or camelCase. From before ADK's data had a schema there are
 two legacy lists: one of *cases* (``name``, ``data``, ``initial_session``), and one of *turns* (``query``, ``reference``,
-``expected_tool_use`` …), which is one case. They are read into today's models; ids are derived from the file, not drawn anew at each
+``expected_tool_use`` …), which is one case. They are read into today's models; ids are derived from the file, not drawn again at each
 load as ADK does, so that the same file is the same set tomorrow. Written is today's format only;
 rows of JSON Lines and Parquet are in `rows`, recordings and ADK's result files in `conversation`.
 """

@@ -156,7 +156,7 @@ class Shared:
 
     @property
     def scoring(self) -> RowScoring:
-        """The criteria, made ready anew in a process that got them from another one."""
+        """The criteria, made ready again in a process that got them from another one."""
         with self._lock:
             if self._scoring is None:
                 self._scoring = scoring(self.config, **self.judging)
@@ -256,7 +256,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
         return ScorerKind.DECORATOR
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """Return the scorer as MLflow stores it: as the source of a function that makes it anew and calls it.
+        """Return the scorer as MLflow stores it: as the source of a function that makes it again and calls it.
 
         Raises:
             UsageError: if its judge cannot be named.

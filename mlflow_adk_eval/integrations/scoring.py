@@ -250,7 +250,7 @@ class CriterionFunctions(Generic[T]):
     """The functions of a module, one for each criterion that there is when it is asked.
 
     A module serves them by a ``__getattr__`` that calls `named`, and lists them by `CRITERIA`. A function is made once, so that it can be
-    pickled by its name; one whose criterion was registered anew is made anew.
+    pickled by its name; one whose criterion was registered again is made again.
     """
 
     def __init__(self, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> None:

@@ -182,7 +182,7 @@ class JudgeClient:
         Args:
             send: sends the request once; called again where that fails for now.
             address: what tells this answer from any other; ``None``: it is neither looked up nor kept.
-            may_reuse: whether an answer that the ledger holds may be used; else it is asked for anew and replaced. ``None``: any may.
+            may_reuse: whether an answer that the ledger holds may be used; else it is asked for again and replaced. ``None``: any may.
         """
         if address is None:
             return await self._send_until_answered(send, None, may_reuse)

@@ -82,7 +82,7 @@ class CallOutcome(Enum):
 
 @dataclass(slots=True)
 class _Round:
-    """The requests that were sent since the last decision: a round trip of them decides anew."""
+    """The requests that were sent since the last decision: a round trip of them decides again."""
 
     start: float
     done: int = 0
@@ -277,7 +277,7 @@ class Pace:
             self.next_at = max(self.next_at, now + min(retry_after_s, self.longest_pause_s))
 
     def _slower(self, now: float, in_flight: int, *, floor: float) -> float:
-        """Return a lower rate, and begin to measure anew where enough was measured."""
+        """Return a lower rate, and begin to measure again where enough was measured."""
         elapsed, accepted = max(now - self._since, 0.2), self._accepted
         if accepted >= ENOUGH:
             self._since, self._accepted = now, 0

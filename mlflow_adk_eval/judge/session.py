@@ -48,7 +48,7 @@ class Voter:
     identity: Identity
     """What its answers are kept under."""
     rejudge_failed: bool = False
-    """Whether to ask anew where the ledger's answer cannot be read."""
+    """Whether to ask again where the ledger's answer cannot be read."""
     variant: PromptVariant = "standard"
     """How questions are asked."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])

@@ -1,6 +1,6 @@
 """A run's evidence, examined once: what its table comes to, and every reason not to believe it.
 
-A decision rests on what `examine` returns and on nothing else of the run. The table is read back into a report and every score is computed anew. A
+A decision rests on what `examine` returns and on nothing else of the run. The table is read back into a report and every score is computed again. A
 run is examined once per decision: the search for a baseline, the comparison and the rules all take the same `ExaminedRun`.
 
 The run is read part by part, so that no more is in memory than a decision needs. For each part its cases are parsed, its rows are held against them
@@ -75,7 +75,7 @@ class ReadableRun(ExaminedRun):
 
     documents: Documents
     report: Report
-    """What its rows come to, computed anew, with the judges' votes; of a run in parts, only what decides is in memory."""
+    """What its rows come to, computed again, with the judges' votes; of a run in parts, only what decides is in memory."""
     rows: Rows
     """What was said and done on each turn, by case run."""
 

@@ -46,7 +46,7 @@ def assert_gate(
         policy: as of `mlflow_adk_eval.gate`, and so are the other arguments.
         baseline: what it is compared with, instead of the policy's baseline.
         model: the registered model of the policy's baseline.
-        reevaluate: evaluates the baseline anew where it cannot be compared as it is.
+        reevaluate: evaluates the baseline again where it cannot be compared as it is.
         agent_version: the agent that must have been evaluated.
         tracking_uri: where MLflow is.
 

@@ -195,7 +195,7 @@ class Changes:
     """What to do to a dataset so that it holds certain records and no others."""
 
     delete: tuple[str, ...]
-    """Ids of records; deleted first, since some are written anew."""
+    """Ids of records; deleted first, since some are written again."""
     upsert: tuple[Json, ...]
 
     def __bool__(self) -> bool:

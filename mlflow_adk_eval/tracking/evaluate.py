@@ -4,7 +4,7 @@ The data flows one way. What the user names becomes an eval set, a config and an
 plan, the judges and the set-up of conversations, all before the agent is called. Then it opens the run, has the conversations, judges them
 into a report, and logs the report as a bundle. What was paid for is in the ledger meanwhile, so that a killed run can be resumed.
 
-`make_reevaluator` evaluates a champion anew, on the cases and by the criteria of a candidate that it could not be compared with.
+`make_reevaluator` evaluates a champion again, on the cases and by the criteria of a candidate that it could not be compared with.
 """
 
 from __future__ import annotations
@@ -471,7 +471,7 @@ def make_reevaluator(
         given_set, given_config = load_inputs(eval_set, config)
 
     def reevaluate(request: ReevaluationRequest) -> str:
-        """Evaluate anew and return the id of the run."""
+        """Evaluate again and return the id of the run."""
         _check_inputs(request, given_set, given_config)
         uri = options.get("tracking_uri")
         source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
@@ -487,7 +487,7 @@ def make_reevaluator(
             agent_version=request.model_id,
             num_runs=num_runs,
             experiment=experiment,
-            run_name=f"{request.agent_version} evaluated anew",
+            run_name=f"{request.agent_version} evaluated again",
             **options,
         )
         return report.run_id or ""

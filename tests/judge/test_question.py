@@ -186,7 +186,7 @@ def test_the_task_is_stated_again_after_the_material_and_only_there() -> None:
         f"{before}\n\nDecide whether the agent's final response says what the reference says."
     )
     assert repeated.request({}).instructions == standard.request({}).instructions
-    assert repeated.prompt.hash_by_version[0] == "final_response_match_v2@1+2+repeated"
+    assert repeated.prompt.hash_by_version[0] == "final_response_match_v2@2+3+repeated"
     assert repeated.address("g", {}) != standard.address("g", {}) == standard.variant("standard").address("g", {})
 
 

@@ -71,7 +71,7 @@ class AliasRollback:
     reason: str
     timeouts: ClaimTimeouts = TIMEOUTS
     wait_s: float = 0.0
-    """For how long to wait for others who are setting the alias, to look at everything anew then."""
+    """For how long to wait for others who are setting the alias, to look at everything again then."""
 
     def run(self, to: str | None = None, *, dry_run: bool = False) -> RollbackResult:
         """Take the alias back to the last version before that verifies, or to a given one if that does.

@@ -99,7 +99,7 @@ def promote_in(
         baseline: what the run is compared with, or what finds it.
         dry_run: whether to write nothing.
         timeouts: how long claims of others are respected.
-        wait_s: for how long to wait for others who are setting the alias. Then it is decided anew: they may have changed it.
+        wait_s: for how long to wait for others who are setting the alias. Then it is decided again: they may have changed it.
 
     Raises:
         AliasBusyError: if they are still at it; unless the evidence fails whatever they do.
@@ -424,7 +424,7 @@ def _end(store: MlflowStore, claim: Claim, outcome: Outcome, reason: str) -> tup
 
 
 def patiently(attempt: Callable[[], T], store: MlflowStore, name: str, alias: str, wait_s: float) -> T:
-    """Return what an attempt to set an alias comes to, made anew whenever others seem to be done, or their owner may be dead.
+    """Return what an attempt to set an alias comes to, made again whenever others seem to be done, or their owner may be dead.
 
     Raises:
         AliasBusyError: if they are still at it after `wait_s`.

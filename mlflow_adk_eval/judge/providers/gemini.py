@@ -208,7 +208,7 @@ class GeminiJudge(ResolvedJudge):
 
     What google-genai makes of a request is the same for all but the words in it: the URL, the headers and how the model generates. So it
     is asked once for each set of settings, and requests are sent in the HTTP session of the event loop: at a quarter of what they cost
-    google-genai itself, which converts the settings anew each time.
+    google-genai itself, which converts the settings again each time.
     """
 
     def __init__(self, model: str) -> None:

@@ -258,7 +258,7 @@ class VertexService:
     service: VertexClient
     client: JudgeClient
     rejudge_failed: bool = False
-    """Whether to ask anew where the ledger's answer has no score."""
+    """Whether to ask again where the ledger's answer has no score."""
 
     async def evaluate(self, metric: str, instance: Material, bounds: tuple[float, float], spec: Json | None = None) -> Result:
         """Return what the service makes of an instance, or what went wrong.

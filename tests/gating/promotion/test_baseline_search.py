@@ -1,4 +1,4 @@
-"""What a run is compared with: found by alias, version or run, refused, or evaluated anew, in a real MLflow store."""
+"""What a run is compared with: found by alias, version or run, refused, or evaluated again, in a real MLflow store."""
 
 from __future__ import annotations
 
