@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -102,10 +104,13 @@ def test_the_commands_of_the_readme_print_what_it_says(terminal: Terminal) -> No
     printed = ""
     for (language, text), (following, shown) in pairwise([*blocks, ("", "")]):
         if language == "python":
-            exec(compile(text, "README.md", "exec"), {})  # noqa: S102 - what users are told to run
+            with redirect_stdout(StringIO()) as said:
+                exec(compile(text, "README.md", "exec"), {})  # noqa: S102 - what users are told to run
+            printed = said.getvalue()
         if language == "bash":
-            printed = general("\n".join(terminal.run(command) for command in text.splitlines()))
-        if language == "bash" and following == "text":
+            commands = [line for line in text.splitlines() if not line.startswith("pip install ")]
+            printed = general("\n".join(map(terminal.run, commands)))
+        if language in {"bash", "python"} and following == "text":
             assert shown in printed + "\n"
     champion_is_version_1_and_2_was_refused(terminal.folder)
 
