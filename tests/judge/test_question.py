@@ -303,6 +303,6 @@ def test_one_item_without_text_takes_no_block() -> None:
 
 def test_prompts_have_versions_and_hashes() -> None:
     prompt = load_prompt("final_response_match_v2")
-    assert prompt.version == "1+2"
+    assert prompt.version == "2+3"
     assert re.fullmatch(r"[0-9a-f]{64}", prompt.sha256)
     assert prompt.text.startswith(load_prompt("hallucinations_v1").text[:1000])
