@@ -173,7 +173,7 @@ def test_a_file_that_exists_is_left_alone_before_anything_is_paid_for(command: s
     file = ("-o", "mine.json") if command == "record" else ("--save-recording", "mine.json")
     result = invoke(command, talker, "no_such.evalset.json", *file)
     assert result.exit_code == 64
-    assert "mine.json exists already" in result.stderr
+    assert "mine.json already exists" in result.stderr
     assert (tmp_path / "mine.json").read_text() == "mine"
     nowhere = invoke(command, talker, "no_such.evalset.json", file[0], "nowhere/x.json")
     assert nowhere.exit_code == 64
