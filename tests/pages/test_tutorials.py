@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def on_github(session: Session, runner: Path) -> None:
         for step in steps:
             printed = session.type("set -eo pipefail\n" + step["run"])
             assert session.status == (wanted if step["name"] == "Gate" else 0), printed
+
+
+def test_the_installation_page_has_a_row_for_each_extra_and_says_which_one_all_leaves_out() -> None:
+    page = (DOCS / "start" / "installation.md").read_text("utf-8")
+    extras = tomllib.loads((DOCS.parent / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) == set(extras)
+    left_out = set(extras) - {"all", "rapid"} - set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))  # rapid-server has rapid
+    assert [f"`{name}`" for name in left_out] == re.findall(r"except (`\w+`)", page)
 
 
 def test_the_quick_start_is_at_most_300_words() -> None:
