@@ -28,7 +28,7 @@ EXAMPLES = {
     "register": "register 8159c69b1af34468a27b29ad5c1d3844 my_agent",
     "view": "view --experiment my_agent",
     "report": "report 8159c69b1af34468a27b29ad5c1d3844 -o report.html",
-    "compare": "compare 8159c69b1af34468a27b29ad5c1d3844 0b6c1e6d7a1f4f6f9d1a0f7e3c5b2a94 -o compare.html",
+    "compare": "compare RUN_A RUN_B -o compare.html",
     "power": "power 8159c69b1af34468a27b29ad5c1d3844 --detect 0.05 --num-runs 3",
     "gate": "gate 8159c69b1af34468a27b29ad5c1d3844 --policy evals/gate.yaml --junit gate.xml",
     "promote": "promote my_agent --version 2 --run-id 8159c69b1af34468a27b29ad5c1d3844 --policy evals/gate.yaml",
@@ -54,6 +54,8 @@ EXAMPLES = {
 }
 """By command: the words that follow the program's name in an example."""
 
+_WIDTH = 84
+"""Columns of code that fit into the site at 800 pixels, less what ends a line that goes on."""
 _SEVERAL = 3
 """In how many commands an option must be to be described only once."""
 _INTRO = """\
@@ -105,12 +107,19 @@ def written() -> str:
 
 def _described(name: str, command: click.Command) -> Iterable[str]:
     context = Context(command, info_name=f"{NAME} {name}")
-    yield from ("```text", " ".join((context.command_path, *command.collect_usage_pieces(context))), "```", "")
+    usage = " ".join((context.command_path, *command.collect_usage_pieces(context)))
+    yield from (
+        "```text",
+        textwrap.fill(usage, _WIDTH, break_long_words=False, break_on_hyphens=False, subsequent_indent="    "),
+        "```",
+        "",
+    )
     yield from (_prose(command.help or "", command), "")
     if isinstance(command, click.Group):
         yield from (f"Commands: {', '.join(f'[`{child}`](#{name}-{child})' for child in command.commands)}.", "")
         return
-    yield from ("```bash", f"{NAME} {EXAMPLES.get(name)}", "```", "")
+    example = textwrap.wrap(f"{NAME} {EXAMPLES[name]}", _WIDTH, break_long_words=False, break_on_hyphens=False, subsequent_indent="    ")
+    yield from ("```bash", " \\\n".join(example), "```", "")
     yield from _options(command)
     yield from _exit_codes(command.epilog or "")
 
