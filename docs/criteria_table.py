@@ -39,8 +39,8 @@ _NEEDS = {
     "session_state": "the expected final state",
     "baseline": "a baseline: a recording or an earlier run",
 }
-_RUBRICS = [{"rubric_id": "polite", "rubric_content": {"text_property": "Polite"}}]
-_STEPS = [{"rubric_id": "looks", "rubric_content": {"text_property": "Looks first"}}]
+_RUBRICS = [{"rubric_id": "tone", "rubric_content": {"text_property": "Polite"}}]
+_STEPS = [{"rubric_id": "a", "rubric_content": {"text_property": "Looks first"}}]
 EXAMPLES: dict[str, tuple[Any, str]] = {
     "tool_trajectory_avg_score": (
         {"threshold": 1.0, "match_type": "IN_ORDER"},
