@@ -17,7 +17,12 @@ def switch_light(room: str, on: bool) -> dict:
 def chat(session: str, *messages: str) -> None:
     """Have a conversation."""
     model = OpenAIChatCompletionsModel("scripted", AsyncOpenAI(base_url=serve(), api_key="none"))
-    agent = Agent("lights", instructions="You switch lights.", model=model, tools=[switch_light])
+    agent = Agent(
+        "lights",
+        instructions="You switch lights.",
+        model=model,
+        tools=[switch_light],
+    )
     history: list = []
     for text in messages:
         with mlflow.tracing.context(session_id=session):
