@@ -76,7 +76,7 @@ def problems(workflow: Workflow) -> list[str]:
 
 
 def test_there_are_workflows_to_look_at() -> None:
-    assert len(shown()) == 2
+    assert len(shown()) == 3
     assert {"example_projects/ci_gate/.github/workflows/agent-gate.yml", ".github/workflows/agent-gate.yml"} <= set(shipped())
 
 
