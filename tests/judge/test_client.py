@@ -354,7 +354,7 @@ def test_an_outage_ends_everything_in_bounded_time(error: Unavailable, count: in
     made = case.make(count)
     assert {(one.answer, one.final, one.error) for one in made} == {(None, True, case.calls.outage)}
     assert case.calls.outage.startswith("the judge returned only failures for 30 s (")
-    assert case.calls.outage.endswith(f"the last one: {error}")
+    assert case.calls.outage.endswith(f"the last: {error}")
     assert 30 <= case.took <= 36
     assert len(case.provider.sent) < 100 + 5 * count
 
