@@ -141,7 +141,7 @@ def repeats_view(repeats: Repeats) -> RenderableType:
         chances.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.bounds)
     spreads = Table(caption="standard deviations over the cases with a score in every run", caption_justify="left")
     for heading in sentences.SPREAD_HEADINGS:
-        spreads.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
+        spreads.add_column(heading, justify="left" if heading == "criterion" else "right", no_wrap=heading == "criterion")
     for criterion, *numbers in sentences.spread_lines(repeats):
         spreads.add_row(escape(criterion), *numbers)
     cases = ["; ".join(filter(None, (f"{case.eval_id}: {case.summary}", sentences.format_ranges(repeats, case)))) for case in repeats.flaky]

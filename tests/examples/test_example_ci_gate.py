@@ -158,7 +158,7 @@ def test_a_pull_request_is_held_to_the_policy_of_the_branch_that_it_is_to_be_mer
     actions.commit("No policy yet")
     actions.git("switch", "careless")
     assert actions.job("pull-request") == {"Evaluate": 0, "Gate": 0}, actions.said
-    assert actions.said["Policy"] == "::warning::main has no gate.yaml yet, so this pull request's own policy decides\n"
+    assert actions.said["Policy"] == "::warning::main has no gate.yaml yet, so the policy of this pull request decides\n"
 
 
 @pytest.mark.slow
