@@ -1,4 +1,4 @@
-"""Files of this repository that a page names, and tests in them, are there; and the page on pytest names every option."""
+"""Files of this repository that a page names, and tests and constants in them, are there; and the page on pytest names every option."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ YOURS = "your_"
 def test_what_a_page_names_is_there(page: str) -> None:
     found = [(file, test) for file, test in NAMED.findall((ROOT / page).read_text("utf-8")) if YOURS not in file]
     assert [file for file, _ in found if not (ROOT / file).is_file()] == []
-    assert [f"{file}::{test}" for file, test in found if test and f"def {test}(" not in (ROOT / file).read_text("utf-8")] == []
+    defined = {(file, name): rf"\bdef {name}\(|^{name}(?::| =)" for file, name in found if name}
+    assert [f"{file}::{name}" for (file, name), line in defined.items() if not re.search(line, (ROOT / file).read_text("utf-8"), re.M)] == []
 
 
 def test_pages_do_name_files() -> None:
