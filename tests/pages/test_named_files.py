@@ -23,8 +23,8 @@ YOURS = "your_"
 def test_what_a_page_names_is_there(page: str) -> None:
     found = [(file, test) for file, test in NAMED.findall((ROOT / page).read_text("utf-8")) if YOURS not in file]
     assert [file for file, _ in found if not (ROOT / file).is_file()] == []
-    defined = {(file, name): rf"\bdef {name}\(|^{name}(?::| =)" for file, name in found if name}
-    assert [f"{file}::{name}" for (file, name), line in defined.items() if not re.search(line, (ROOT / file).read_text("utf-8"), re.M)] == []
+    defined = {(file, name): rf"(?m)\bdef {name}\(|^{name}(?::| =)" for file, name in found if name}
+    assert [f"{file}::{name}" for (file, name), line in defined.items() if not re.search(line, (ROOT / file).read_text("utf-8"))] == []
 
 
 def test_pages_do_name_files() -> None:
