@@ -47,6 +47,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 _MAX_REASONS = 10
 _MAX_FLAKY = 10
 _MAX_RUNS = 10
+_LONGEST_NAME = 30
 _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
@@ -177,11 +178,19 @@ def checks_view(checks: Sequence[Check]) -> Table:
     """Return a table with a row for each demand; the numbers of comparisons have columns of their own where there are any."""
     paired = _PAIRED_HEADINGS if any(check.baseline is not None for check in checks) else ()
     table = Table(title="Checks", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    rows = [_check_cells(check) for check in checks]
+    # Names stay whole where other columns can wrap instead.
+    longest = min(_LONGEST_NAME, max((len(word) for cells in rows for word in cells["demand"].split()), default=0))
     for heading in ("verdict", "demand", "value", *paired, "cases"):
         numbers = heading in ("p", "cases")
-        table.add_column(heading, justify="right" if numbers else "left", overflow="fold", no_wrap=numbers or heading == "verdict")
-    for check in checks:
-        cells = _check_cells(check)
+        table.add_column(
+            heading,
+            justify="right" if numbers else "left",
+            overflow="fold",
+            no_wrap=numbers or heading == "verdict",
+            min_width=longest if heading == "demand" else None,
+        )
+    for cells in rows:
         table.add_row(*(cells[heading] for heading in ("verdict", "demand", "value", *paired, "cases")))
     return table
 
