@@ -188,7 +188,10 @@ def test_instructions_may_ask_whether_there_is_a_persona(persona: Any, text: str
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("Be brief.", "found no {{ stop_signal }} and no {{ conversation_plan }} and no {{ conversation_history }}; wanted a Jinja template"),
+        (
+            "Be brief.",
+            "found no {{ stop_signal }} and no {{ conversation_plan }} and no {{ conversation_history }}; wanted a Jinja template",
+        ),
         ("{{ stop_signal }} {{ conversation_plan }}", "found no {{ conversation_history }}; wanted"),
         (f"{FILLED_IN} {{{{ personna }}}}", "found {{ personna }}, an unknown placeholder; wanted only stop_signal, conversation_plan"),
         (f"{FILLED_IN} {{% if %}}", "found an invalid template: "),
