@@ -73,8 +73,9 @@ class Result:
 
     def row(self) -> str:
         """Return it as a row of the table."""
-        numbers = (self.passed, self.skipped, self.failed, self.seconds)
-        return f"| {' | '.join((self.cell, self.python, *self.versions.values(), *map(str, numbers), self.commit))} |"
+        versions = "<br>".join(f"{name} {version}" for name, version in {"Python": self.python, **self.versions}.items())
+        numbers = map(str, (self.passed, self.skipped, self.failed, self.seconds))
+        return f"| {' | '.join((self.cell, versions, *numbers, self.commit))} |"
 
 
 CELLS = {
@@ -143,7 +144,7 @@ def result_of(session: nox.Session, cell: str, junit: Path) -> Result:
 def table(session: nox.Session) -> None:
     """Put what is in .nox/matrix into docs/development/matrix.md, and print it."""
     found = [Result(**json.loads(file.read_text(encoding="utf-8"))) for name in CELLS if (file := RESULTS / f"{name}.json").exists()]
-    names = ("Versions", "Python", *SHOWN, "Passed", "Skipped", "Failed", "Seconds", "Commit")
+    names = ("Set", "Versions", "Passed", "Skipped", "Failed", "Seconds", "Commit")
     lines = [f"| {' | '.join(names)} |", f"|{'|'.join('---' for _ in names)}|", *(one.row() for one in found)]
     before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- matrix -->\n")
     after = rest.partition("<!-- end of matrix -->")[2]
