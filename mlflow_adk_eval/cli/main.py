@@ -109,7 +109,7 @@ def cli(*, log_format: str) -> None:
 def demo(*, folder: Path, target: Path | None) -> None:
     """Promote a good agent and reject a regressed one.
 
-    Evaluates two versions of an example agent into an MLflow store of its own. Needs no API key.
+    Evaluates two versions of an example agent into a separate MLflow store. Needs no API key.
     """
     from mlflow_adk_eval.cli.demo import copy_example, run_demo  # noqa: PLC0415 - `--help` stays fast
 
