@@ -101,17 +101,20 @@ class JudgeArgs(TypedDict, total=False):
     """The arguments that say how to judge. Each may be left out; `judge_setup` has the defaults."""
 
     judge: JudgeSource
-    """Who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together."""
+    """The judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that votes
+    together."""
     judge_hosts: Sequence[str] | None
-    """The hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
+    """Hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user, in addition to
+    ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
     judge_options: JudgeOptions | None
-    """How judges are asked: how many requests at a time, how long one may take and how often it is repeated."""
+    """Parallelism, time limits and retries of requests to judges."""
     budget: BudgetSource
-    """How much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
+    """The limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource
-    """What keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none."""
+    """Stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
+    ``.adk_eval/ledger.sqlite``; ``False``: none."""
     rejudge_failed: bool
-    """Whether to ask again where a judge's kept answer cannot be read."""
+    """Whether to ask again if a stored answer of a judge cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +153,11 @@ def judge_setup(
     """Return what `JudgeArgs` come to. The keywords are theirs, one by one, so that Python itself refuses any other.
 
     Args:
-        judge: who judges, instead of the models that the config names: a model's name, a judge or a callable; a list of them is a panel that votes together.
-        judge_hosts: the hosts, with or without a port, that the config may name as the endpoint of a judge or a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user, in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
         judge_options: parallelism, time limits and retries of requests to judges.
-        budget: how much may be spent on judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
-        ledger: what keeps judges' answers, a file or a ``postgresql://`` URL; ``None``: as ``MLFLOW_ADK_EVAL_LEDGER`` says, else ``.adk_eval/ledger.sqlite``; ``False``: none.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``.
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
 
     Raises:

@@ -30,13 +30,13 @@ class ConversationArgs(TypedDict, total=False):
     """How an agent has its conversations."""
 
     concurrency: int
-    """How many conversations are had at the same time."""
+    """The number of conversations to run in parallel."""
     case_timeout_s: float | None
-    """How long one case may take, in seconds; ``None``: as long as it takes."""
+    """The time limit for one case, in seconds; ``None``: no limit."""
     turn_timeout_s: float | None
-    """How long the agent may take to answer one message, in seconds; ``None``: as long as it takes."""
+    """The time limit for one answer of the agent, in seconds; ``None``: no limit."""
     user_simulator: UserSource
-    """Who plays the user of conversation scenarios: a model's name, a judge object, or a function of the scenario and the turns so far that
+    """Plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario and the turns so far that
     returns the next message, or ``None`` to end the conversation; ``None``: the model that the config names."""
 
 
@@ -46,7 +46,7 @@ class AgentArgs(ConversationArgs, total=False):
     agent_name: str | None
     """The sub-agent to evaluate instead of the root agent."""
     progress: Progress | None
-    """Called with the number of finished case runs and of all."""
+    """Called with the numbers of finished and of all case runs."""
 
 
 TraceLimit = int | bool | Literal["failed"]
@@ -61,18 +61,18 @@ class LogArgs(TypedDict, total=False):
     run_name: str | None
     """The name of the MLflow run; ``None``: the eval set and the agent version."""
     traces: TraceLimit
-    """How many traces at most: of all turns, or if there are more, of those that did not pass; ``failed``: of the latter anyway, at most
+    """The most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of those, at most
     2,000; ``True``: of all turns; ``False``: none."""
     tracking_uri: str | None
-    """The MLflow server or store; ``None``: as MLflow is configured."""
+    """The MLflow server or store; ``None``: MLflow's own setting."""
     pending_folder: str | Path | None
-    """Where the evaluation is kept if MLflow cannot take it; ``None``: ``adk_eval_pending``."""
+    """Where to save the evaluation if MLflow cannot store it; ``None``: ``adk_eval_pending``."""
     register_prompts: bool
-    """Whether to keep the judges' prompts in MLflow's prompt registry; the run then names their versions."""
+    """Whether to save the judges' prompts in MLflow's prompt registry; the run then links their versions."""
     signing_key: str | Path | None
-    """Signs what was evaluated when the evaluation ends: a PEM file with an ed25519 or ECDSA P-256 key, or its content;
-    ``sigstore`` for the OIDC identity of this CI job, ``sigstore:FILE`` for the same with the services of a Sigstore ClientTrustConfig (extra
-    `sigstore`); ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature."""
+    """Signs the evaluation at the end: a PEM file with an ed25519 or ECDSA P-256 key, or its content; ``sigstore`` for the OIDC
+    identity of this CI job, ``sigstore:FILE`` for the same with the services of a Sigstore ClientTrustConfig (extra `sigstore`);
+    ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``, else no signature."""
 
 
 class SparkArgs(JudgeArgs, LogArgs, total=False):
@@ -83,14 +83,14 @@ class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     """The keywords of `mlflow_adk_eval.evaluate`."""
 
     num_runs: int
-    """How often the agent has each conversation."""
+    """The number of times to run each conversation."""
     workers: int
-    """How many processes score. With more than one, the agent is a recording, and no judge decides anything."""
+    """The number of scoring processes. More than one needs a recording and no judged criteria."""
     resume: str | None
-    """The run of an earlier evaluation of the same agent version on the same eval set, or ``latest``: the conversations that it had are not
-    had again, and what its judges answered is not paid for again. If it holds no result yet, it is gone on with; else there is a new run."""
+    """An earlier run of the same agent version on the same eval set, or ``latest``: its conversations and judges' answers are reused.
+    If that run has no result yet, it is continued; otherwise there is a new run."""
     baseline: Recorded | None
-    """What pairwise criteria compare with: a recording of another agent, its file, or ``runs:/<id>`` for what an agent did in a run."""
+    """The baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's conversations."""
 
 
 class ScoreArgs(TypedDict, total=False):
@@ -102,28 +102,28 @@ class ScoreArgs(TypedDict, total=False):
     ledger: LedgerSource
     rejudge_failed: bool
     progress: Progress | None
-    """Called with the number of finished case runs and of all."""
+    """Called with the numbers of finished and of all case runs."""
     workers: int
-    """How many processes score; several of them only apply computed criteria."""
+    """The number of scoring processes; more than one can only apply computed criteria."""
     baseline: Recorded | None
-    """What pairwise criteria compare with: a recording, as `actual`."""
+    """The baseline of pairwise criteria: a recording, as for `actual`."""
 
 
 class RecordArgs(AgentArgs, total=False):
     """The keywords of `mlflow_adk_eval.record`."""
 
     num_runs: int
-    """How often the agent has each conversation."""
+    """The number of times to run each conversation."""
     agent_version: str
-    """What the recording is to say of the agent's version."""
+    """The agent version to store in the recording."""
     judge_hosts: Sequence[str] | None
-    """The hosts that the config may name as the endpoint of a simulated user, besides those of ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
+    """Hosts that the config may use as the endpoint of a simulated user, in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``."""
     budget: BudgetSource
-    """How much may be spent on a model that plays users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
+    """The limit for the user simulator: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and ``name``."""
     ledger: LedgerSource
-    """The file that keeps what such a model said; as of `evaluate`."""
+    """Stores the user simulator's messages, as for `evaluate`."""
     save_to: str | Path | None
-    """A file for the recording. If this is interrupted, it gets whatever was recorded by then."""
+    """A file for the recording. If you interrupt the run, it gets the conversations so far."""
 
 
 def selected(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:

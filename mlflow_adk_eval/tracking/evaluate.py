@@ -377,7 +377,7 @@ class LogReportArgs(LogArgs, total=False):
     agent: Agent | None
     """The agent that was evaluated, whose source is then part of its version; ``None``: nothing is known of its source."""
     agent_version: str | None
-    """As of `evaluate`."""
+    """As for `evaluate`."""
     run_id: str | None
     """An open run to log into, which keeps its name and stays open; ``None``: a run of its own."""
 
@@ -422,7 +422,7 @@ class ReevaluationArgs(JudgeArgs, AgentArgs, total=False):
     """The keywords of `make_reevaluator`."""
 
     tracking_uri: str | None
-    """The MLflow server or store; ``None``: as MLflow is configured."""
+    """The MLflow server or store; ``None``: MLflow's own setting."""
     signing_key: str | Path | None
     """Signs the new evaluation, as for `evaluate`; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``."""
 
