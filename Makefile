@@ -59,7 +59,8 @@ generated: $(VENV)/.dev ## Write what is generated from the code: the policy's J
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python benchmarks/speed_table.py
 
-check: lint types imports budget docs site wheel cost test-all ## All that CI runs
+# The site and the tutorials are not among these: tests/pages builds the one and follows the others.
+check: lint types imports budget docs wheel cost test-all ## All that CI runs
 
 fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
@@ -79,11 +80,11 @@ types: $(VENV)/.dev ## mypy and pyright, both strict, and the names and calls of
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The code blocks of README, docs and docstrings, and what `make generated` writes
+docs: $(VENV)/.dev ## The blocks of README, pages and docstrings, and what `make generated` writes
 	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/python docs/cli_page.py --check
 	$(BIN)/python benchmarks/speed_table.py --check
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly README.md docs mlflow_adk_eval
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly --ignore docs/tutorials README.md docs mlflow_adk_eval
 
 shown: $(VENV)/.dev ## Run the blocks of PAGES and write what they print into them
 	WRITE_SHOWN=1 $(BIN)/pytest -q -p no:randomly $(PAGES)
