@@ -281,7 +281,8 @@ def kappa_interval(both: float, first: float, neither: float, second: float, con
     by_chance = of_first * of_second + (1 - of_first) * (1 - of_second)
     kappas = (shares[0] + shares[2] - by_chance) / (1 - by_chance)
     low, high = np.quantile(kappas, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    # As for Jeffreys' interval of a share (Brown, Cai and DasGupta, 2001): it would leave out the estimate 1 otherwise.
+    return float(low), 1.0 if first == second == 0 else float(high)
 
 
 def pair_agreement(units: Iterable[Sequence[bool]]) -> float | None:
