@@ -58,7 +58,8 @@ def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
     ]
     strange = [repr(tool) for tool, near in meant.items() if not near]
     if strange:
-        sentences.append(f"the tool environment names {listed(strange, _MAX_NAMED)}, but no agent has or called them")
+        them = "them" if len(strange) > 1 else "that tool"
+        sentences.append(f"the tool environment names {listed(strange, _MAX_NAMED)}, but no agent has or called {them}")
     idle = [repr(tool) for tool in named if tool in known - injected]
     if idle:
         sentences.append(f"the tool environment answered or delayed no call of {listed(idle, _MAX_NAMED)}")

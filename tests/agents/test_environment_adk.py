@@ -214,7 +214,7 @@ def test_a_tool_that_no_agent_has_is_noted() -> None:
     front = llm(lambda request: [call("transfer_to_agent", agent_name="booker")], name="front", sub_agents=[booker])
     report = evaluated(front, injecting(bok=ERROR, find=ERROR, book=ERROR | {"first_calls": 1}), "c1")
     assert report.notes == (
-        "the tool environment names 'bok', but no agent has or called them",
+        "the tool environment names 'bok', but no agent has or called that tool",
         "the tool environment answered or delayed no call of 'find'",
     )
 

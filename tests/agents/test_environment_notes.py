@@ -26,7 +26,7 @@ def offered(*tools: str, calls: Iterable[FunctionCall] = (), camel: bool = False
     return turn("done", *calls).model_copy(update={"app_details": AppDetails(agent_details={"agent": details})})
 
 
-UNKNOWN = "the tool environment names {}, but no agent has or called them"
+UNKNOWN = "the tool environment names {}, but no agent has or called that tool"
 UNHEEDED = "the tool environment answered or delayed no call of {}"
 
 
@@ -39,7 +39,7 @@ def test_a_slip_of_the_pen_in_a_tools_name_is_noted(camel: bool) -> None:
 def test_tools_that_resemble_none_are_noted_together() -> None:
     environment = injecting(**{f"{index}_zzz": ERROR for index in range(7)})
     assert notes(config_of(environment), [result("c1", offered("find"))]) == (
-        UNKNOWN.format("'0_zzz', '1_zzz', '2_zzz', '3_zzz', '4_zzz' and 2 more"),
+        "the tool environment names '0_zzz', '1_zzz', '2_zzz', '3_zzz', '4_zzz' and 2 more, but no agent has or called them",
     )
 
 

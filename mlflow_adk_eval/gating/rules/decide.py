@@ -211,7 +211,7 @@ def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     pin, config = policy.eval_set, policy.config
     demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
     return [
-        *([f"the eval set has the id {pin.id!r}, as pinned"] if pin and pin.id else []),
+        *([f"the eval set has the id {pin.id!r}, as the policy requires"] if pin and pin.id else []),
         *([f"the digest of the eval set is {pin.digest[:19]}…, as pinned"] if pin and pin.digest else []),
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),

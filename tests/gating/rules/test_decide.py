@@ -344,7 +344,7 @@ def test_a_run_on_the_pinned_eval_set_passes_and_says_so() -> None:
     decision = pinned(ended(days=6), eval_set={"id": "home", "digest": DIGEST}, max_age="7d", judge={"models": ["gemini-2.5-flash"]})
     assert decision.passed
     assert decision.reasons[1:4] == (
-        "the eval set has the id 'home', as pinned",
+        "the eval set has the id 'home', as the policy requires",
         f"the digest of the eval set is {DIGEST[:19]}…, as pinned",
         "the run ended within the last 1w",
     )
