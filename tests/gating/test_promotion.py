@@ -118,7 +118,7 @@ def test_a_report_stands_for_its_run(lab: Lab, good: Entrant) -> None:
     report = replace(GOOD, run_id=good.run_id)
     assert gate(report, tracking_uri=lab.uri).run_id == good.run_id
     assert promote(good.name, 1, run_id=report, tracking_uri=lab.uri).passed
-    with pytest.raises(UsageError, match="the report was not logged"):
+    with pytest.raises(UsageError, match="this report was not logged to MLflow"):
         gate(GOOD, tracking_uri=lab.uri)
 
 

@@ -117,7 +117,7 @@ def test_the_key_of_a_ci_job_is_its_own(tmp_path: Path, monkeypatch: pytest.Monk
             assert found.get("a") == Answer(text=job)
     (key,) = (tmp_path.parent / f"{tmp_path.name}_two").iterdir()
     key.chmod(0o644)
-    with pytest.raises(UsageError, match="others may have written this key"):
+    with pytest.raises(UsageError, match="someone else may have written this key"):
         ledger("l.sqlite", None, monkeypatch)
     monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
     with pytest.raises(UsageError, match="set MLFLOW_ADK_EVAL_LEDGER_KEY, or set RUNNER_TEMP to a folder outside the checkout"):

@@ -238,7 +238,7 @@ def test_what_is_held_is_counted_and_forgotten_by_model_or_run(anywhere: str) ->
         assert ledger.prune(run_id="a") == (0, 1, 1)
         assert [run.run_id for run in ledger.runs()] == ["b"]
         for wrong, said in (
-            ({}, "prune what?"),
+            ({}, "name what to prune"),
             ({"model": "m", "run_id": "b"}, "cannot be combined"),
             ({"run_id": "z"}, "has no run z"),
         ):

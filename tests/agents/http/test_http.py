@@ -90,7 +90,7 @@ def test_an_address_where_nobody_listens() -> None:
         (Reply(body=b""), "answered 200 with a body that is not JSON: an empty body"),
         (Reply(body=b'{"choices": [', headers={}), "answered 200 with a body that is not JSON"),
         (Reply(body=b"\xff\xfe"), "answered 200 with a body that is not JSON"),
-        (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), "cannot be understood"),
+        (Reply(body=b"not gzip", headers={"Content-Encoding": "gzip"}), "gave an invalid answer: "),
     ],
 )
 def test_bodies_that_are_no_json(reply: Reply, words: str) -> None:

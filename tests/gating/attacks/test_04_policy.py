@@ -166,7 +166,7 @@ def test_a_slice_counts_by_rule_too(lab: Lab) -> None:
     ("pin", "found"),
     [
         ({"criteria": CONFIG["criteria"]}, f"without {RESPONSE}, but the policy pins it at the threshold 0.5"),
-        ({"criteria": CONFIG["criteria"] | {RESPONSE: 0.6}}, f"by {RESPONSE} with the threshold 0.5, but the policy pins 0.6"),
+        ({"criteria": CONFIG["criteria"] | {RESPONSE: 0.6}}, f"by {RESPONSE} at the threshold 0.5, but the policy pins 0.6"),
         ({"criteria": {TRAJECTORY: 1.0}}, f"by {RESPONSE}, but the policy does not pin that criterion"),
         ({"digest": "sha256:" + "0" * 64}, "the config is not the pinned one"),
     ],

@@ -15,25 +15,29 @@ pytestmark = pytest.mark.slow
 
 RULE = {"min": 0.9}
 POLICIES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "rule": ({"rules": {RESPONSE: RULE, f" {RESPONSE}": {"min": 0.1}}}, f"$.rules[' {RESPONSE}']", "without spaces"),
+    "rule": ({"rules": {RESPONSE: RULE, f" {RESPONSE}": {"min": 0.1}}}, f"$.rules[' {RESPONSE}']", "without leading or trailing spaces"),
     "slice": (
         {"slices": {"money": {"ids": ["*"], "rules": {RESPONSE: RULE}}, "money\t": {"ids": ["film"], "rules": {RESPONSE: RULE}}}},
         "$.slices['money\\t']",
-        "without spaces",
+        "without leading or trailing spaces",
     ),
     "rule of a slice": (
         {"slices": {"s": {"ids": ["*"], "rules": {RESPONSE: RULE, f"{RESPONSE}\n": {"min": 0.1}}}}},
         f"$.slices.s.rules['{RESPONSE}\\n']",
-        "without spaces",
+        "without leading or trailing spaces",
     ),
-    "price": ({"rules": {"cost": {"max": 1.0}}, "prices": {"agent ": {"tokens": 0.0}}}, "$.prices['agent ']", "without spaces"),
-    "must_pass": ({"must_pass": ["film", " film"]}, "$.must_pass[1]", "without spaces"),
+    "price": (
+        {"rules": {"cost": {"max": 1.0}}, "prices": {"agent ": {"tokens": 0.0}}},
+        "$.prices['agent ']",
+        "without leading or trailing spaces",
+    ),
+    "must_pass": ({"must_pass": ["film", " film"]}, "$.must_pass[1]", "without leading or trailing spaces"),
     "waiver": (
         {"thresholds": True, "waivers": [{"case": "film ", "owner": "Ada", "reason": "x", "expires": "2030-01-01"}]},
         "$.waivers[0].case",
-        "without spaces",
+        "without leading or trailing spaces",
     ),
-    "judge": ({"thresholds": True, "judge": {"models": ["gemini "]}}, "$.judge.models[0]", "without spaces"),
+    "judge": ({"thresholds": True, "judge": {"models": ["gemini "]}}, "$.judge.models[0]", "without leading or trailing spaces"),
     "confidence": ({"rules": {RESPONSE: RULE}, "confidence": "0.95"}, "$.confidence", "a number"),
     "confidence of a rule": ({"rules": {RESPONSE: RULE | {"confidence": "0.95"}}}, f"$.rules.{RESPONSE}.confidence", "a number"),
     "power": ({"rules": {RESPONSE: RULE}, "power": "0.8"}, "$.power", "a number"),

@@ -63,7 +63,7 @@ def test_the_number_of_the_champion_makes_no_champion(lab: Lab, model: str, trus
     (found,) = audit(model, tracking_uri=lab.uri, **to_verify(trust))
     assert (found.valid, found.version) == (False, "1")
     assert AGAIN in found.reasons[0]
-    with pytest.raises(GateFailed, match="created again"):
+    with pytest.raises(GateFailed, match=AGAIN):
         load_champion(model, tracking_uri=lab.uri, **to_verify(trust))
 
 
