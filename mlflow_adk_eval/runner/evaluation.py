@@ -207,7 +207,7 @@ class Evaluation:
         if self.plan.pairwise and options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with; set baseline=")
         if options.workers > 1:
-            several = f"workers={options.workers}: several processes only"
+            several = f"workers={options.workers}: several processes"
             if self.recording is None:
                 raise UsageError(f"{several} can only score recordings; record the agent first, or drop workers")
             if judged := judged_criteria(config):

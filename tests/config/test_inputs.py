@@ -12,6 +12,7 @@ from mlflow_adk_eval.config.eval_config import default_config, load_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
 from mlflow_adk_eval.evalset import dump, write_eval_set
+from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF
 from mlflow_adk_eval.runner import score
 from tests.agents.environments import ERROR, injecting
 from tests.kit import RESPONSE, TRAJECTORY, case, cases, scenario, turn
@@ -309,10 +310,10 @@ def test_rows_with_what_is_recorded_are_their_own_recording(tmp_path: Path) -> N
     runs = [dump(turn("answer a"))]
     file = write_rows(tmp_path / "a.jsonl", "a", "b", recorded=runs)
     write_config(tmp_path)
-    for source, mean, cases_of_it in ((file, 0.75, 2), (f"{file}:a", 1.0, 1)):
+    for source, mean, cases_of_it, notes in ((file, 0.75, 2, ()), (f"{file}:a", 1.0, 1, (COMPARED_WITH_ITSELF,))):
         report = score(source)
         assert report.summaries()[RESPONSE].mean == pytest.approx(mean)
-        assert (len(report.cases), report.notes) == (cases_of_it, ())
+        assert (len(report.cases), report.notes) == (cases_of_it, notes)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.evalset.json"])

@@ -173,7 +173,7 @@ def test_runs_that_are_missing_are_missing_in_the_same_words(tmp_path: Path) -> 
     path = written(tmp_path / "rows.jsonl", EDGES)
     expected = one_process(path)
     assert [in_batches(path, size, large=size > 1) for size in (1, 2, 3)] == [expected] * 3
-    assert [(case[0], case[1], case[4]) for case in expected[0]["cases"] if "does not hold" in case[4]] == [
+    assert [(case[0], case[1], case[4]) for case in expected[0]["cases"] if "does not contain" in case[4]] == [
         ("bare", 0, "the recording does not contain case 'bare'"),
         ("bare", 1, "the recording does not contain run 2 of case 'bare'"),
         ("short", 1, "the recording does not contain run 2 of case 'short'"),
@@ -201,7 +201,7 @@ def test_judges_do_not_decide_in_batches() -> None:
 def test_several_processes_take_no_agent_and_no_judge(tmp_path: Path) -> None:
     path = written(tmp_path / "rows.jsonl", EDGES)
     with pytest.raises(
-        adk_eval.UsageError, match=r"workers=2: several processes only can only apply computed criteria, but judges decide final_"
+        adk_eval.UsageError, match=r"workers=2: several processes can only apply computed criteria, but judges decide final_"
     ):
         adk_eval.score(path, config={"criteria": {"final_response_match_v2": 0.5}}, judge=lambda question: "valid", workers=2)
     with pytest.raises(adk_eval.UsageError, match=r"workers=2: several processes can only score recordings; record the agent first"):

@@ -169,9 +169,9 @@ def test_google_adk_loads_what_was_captured(production: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
-        ({}, "capture what"),
-        ({"trace_ids": ["tr-1"], "session": "s"}, "trace_ids and session together"),
-        ({"traces": [], "filter_string": "x"}, "traces and filter_string together"),
+        ({}, "name the traces to capture"),
+        ({"trace_ids": ["tr-1"], "session": "s"}, "trace_ids and session cannot be combined"),
+        ({"traces": [], "filter_string": "x"}, "traces and filter_string cannot be combined"),
         ({"trace_ids": ["tr-nope"]}, "trace 'tr-nope' does not exist"),
         ({"experiment": "nowhere"}, "experiment 'nowhere' does not exist"),
         ({"experiment": "production", "session": "nobody"}, "found no such trace"),

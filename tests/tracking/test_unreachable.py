@@ -222,5 +222,5 @@ def test_a_folder_whose_run_is_gone_is_refused(store: str, template: Path, tmp_p
     (folder,) = (tmp_path / "adk_eval_pending").iterdir()
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(UsageError, match=rf"run {folder.name} \(begun at .*\) does not exist"):
+    with pytest.raises(UsageError, match=rf"run {folder.name} \(started at .*\) does not exist"):
         upload(folder, tracking_uri=copied(template, other))
