@@ -1,10 +1,10 @@
-// What users look up comes first, and the pages for developers last.
+// What users look up comes first, then the API, and the pages for developers last.
 const FIRST = [/^start\//, /^tutorials\//, /^how_to\//, /^reference\/(criteria|cli|config|policy|rapid_eval)/];
-const LAST = [/^development\//, /^reference\/api\//];
 
 var Scorer = {
   score: ([page, , , , score]) => {
-    if (LAST.some((pattern) => pattern.test(page))) return score - 50;
+    if (/^development\//.test(page)) return score - 100;
+    if (/^reference\/api\//.test(page)) return score - 50;
     return FIRST.some((pattern) => pattern.test(page)) ? score + 3 : score;
   },
   objNameMatch: 11,

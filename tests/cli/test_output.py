@@ -99,7 +99,7 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "attestation export": ("attestation export RUN -o exported STORE", 64),
     "attestation verify": ("attestation verify nowhere", 64),
     "calibrate": ("calibrate RUN STORE", 64),
-    "judge-bench": ("judge-bench nobody", 3),
+    "judge-bench": ("judge-bench nobody", 64),
     "ledger show": ("ledger show --ledger ledger.sqlite", UNWRITTEN),
     "ledger prune": ("ledger prune --ledger ledger.sqlite --older-than 1d", 64),
     "rapid-eval evaluate": ("rapid-eval evaluate request.json", 64),

@@ -93,7 +93,7 @@ MEASURED = """() => {
   };
   const told = (box) => box.textContent.trim().slice(0, 100);
   const narrow = (cell) => {
-    const words = cell.textContent.trim().split(/\\s+/).length;
+    const words = cell.innerText.trim().split(/\\s+/).length;
     return words > 5 && lines(cell) > 0.7 * words;
   };
   const tables = [...document.querySelectorAll(".content table")];
@@ -129,7 +129,7 @@ def test_nothing_on_any_page_is_cut_off(site: Path, width: int) -> None:
 def test_home_shows_installation_code_and_a_picture_at_once(site: Path, width: int) -> None:
     with opened(site, width) as page:
         page.goto("/index.html", wait_until="load")
-        install, command = (page.locator(".content pre", has_text=text).first for text in ("pip install", "mlflow-adk-eval run"))
+        install, command = (page.locator(".content pre", has_text=text).first for text in ("pip install", "mlflow-adk-eval demo"))
         tops = [box["y"] for one in (install, command, page.locator(".content img").first) if (box := one.bounding_box())]
     assert len(tops) == 3
     assert max(tops) < 700, "the picture begins too low to be seen"

@@ -120,7 +120,7 @@ def test_a_number_that_json_lacks_is_refused_by_its_path(number: float) -> None:
 def test_what_is_no_json_is_refused() -> None:
     case = EvalCase.model_validate({"eval_id": "c", "conversation": [turn("hi", "ho", ("f", {"object": object()}))]})
 
-    with pytest.raises(EvalSetError, match=r"eval_cases\[0\]: found what is not JSON"):
+    with pytest.raises(EvalSetError, match=r"eval_cases\[0\]: found a value that is not JSON"):
         records_of(EvalSet(eval_set_id="s", eval_cases=(case,)))
 
 
