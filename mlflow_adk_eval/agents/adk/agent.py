@@ -66,8 +66,8 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
         limits: how long its conversations may take; ``None``: as long as they take.
 
     Raises:
-        UsageError: if google-adk is not installed.
-        AgentError: if there is no such agent, saying where it was looked for.
+        UsageError: if google-adk is not installed, or there is no such agent.
+        AgentError: if the agent cannot be imported.
     """
     _import_adk()
     if isinstance(source, str | Path):
