@@ -118,5 +118,5 @@ def test_what_is_overwritten_while_it_is_read_is_judged_as_it_is_then(lab: Lab, 
     candidate = Entrant(lab, model)
     result = examine(Overwritten(lab.uri, 1).evidence(candidate.run_id))
     assert [problem for problem in result.problems if "part-00000.parquet was changed after the run" in problem]
-    with pytest.raises(OSError, match=r"bytes, but [0-9,]+ came"):
+    with pytest.raises(OSError, match=r"bytes, but [0-9,]+ arrived"):
         Overwritten(lab.uri, 2).evidence(candidate.run_id)

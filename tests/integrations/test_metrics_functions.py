@@ -52,7 +52,9 @@ class TestEveryCriterion:
         if name in default_config().criteria:
             assert function(name)().genai_metric_args["threshold"] == default_config().criteria[name].threshold
             return
-        with pytest.raises(ConfigError, match=rf"1 problem.*\n  \$\.criteria\.{name}\.threshold: found nothing; wanted this field"):
+        with pytest.raises(
+            ConfigError, match=rf"1 problem.*\n  \$\.criteria\.{name}\.threshold: found nothing; wanted this required field"
+        ):
             function(name)()
 
     def test_refuses_a_threshold_that_no_score_has(self, name: str) -> None:

@@ -57,7 +57,7 @@ def test_pass_hat_is_unbiased(passes: float, runs: int, data: st.DataObject) -> 
 
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_pass_hat_needs_as_many_runs(k: int) -> None:
-    with pytest.raises(ValueError, match=f"k={k}: wanted a whole number from 1 to 3"):
+    with pytest.raises(ValueError, match=f"k={k}: wanted a whole number from 1 to the number of runs, 3"):
         pass_hat(3, 3, k)
 
 

@@ -173,7 +173,7 @@ def test_what_was_edited_since_is_not_judged_again(bench: Bench) -> None:
 
 
 def test_without_a_run_there_is_nothing_to_judge_again() -> None:
-    with pytest.raises(UsageError, match="there is no run of models:/helper/1 to judge again"):
+    with pytest.raises(UsageError, match="models:/helper/1 has no run to judge again"):
         make_reevaluator(eval_set=EIGHT, config=STRICT)(reevaluation_request(EIGHT, STRICT))
 
 

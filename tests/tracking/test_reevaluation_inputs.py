@@ -18,7 +18,7 @@ CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}
 HOSTILE = {"criteria": {"safety_v1": {"threshold": 0.5, "judge_model_options": {"judge_model": "huggingface/https://evil.example"}}}}
 EIGHT = many(8)
 REQUEST = reevaluation_request(EIGHT, CONFIG)
-NOTHING_TO_JUDGE = "there is no run of models:/helper/1 to judge again"
+NOTHING_TO_JUDGE = "models:/helper/1 has no run to judge again"
 """What is said next, once the inputs are in order: nothing was sent or looked up until then."""
 
 

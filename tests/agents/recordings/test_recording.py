@@ -12,7 +12,7 @@ from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recordi
 from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.recordings import invocation_of
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.errors import AgentError, EvalSetError, UsageError
+from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset import Content, EvalSetResult, FunctionCall, IntermediateData, Invocation, dump, write_eval_set
 from mlflow_adk_eval.evalset.conversation import parse_result
 from tests.kit import call, case, cases, message, turn, turn_json
@@ -162,7 +162,7 @@ def test_a_json_file_is_a_recording_and_another_name_a_module(tmp_path: Path) ->
     write_eval_set(cases(case("a", turn("one"))), tmp_path / "actual.json")
     for source in (tmp_path / "actual.json", str(tmp_path / "actual.json")):
         assert isinstance(resolve_agent(source), Recording)
-    with pytest.raises(AgentError, match="no_such_module"):
+    with pytest.raises(UsageError, match="there is no module 'no_such_module'"):
         resolve_agent("no_such_module")
 
 
@@ -259,5 +259,5 @@ def test_a_folder_with_code_is_an_agent_though_rows_lie_in_it(tmp_path: Path) ->
     (tmp_path / "set.jsonl").write_text(json.dumps(dump(case("a", turn("one")))))
     assert isinstance(resolve_agent(str(tmp_path)), Recording)
     (tmp_path / "__init__.py").write_text("")
-    with pytest.raises(AgentError, match="root_agent"):
+    with pytest.raises(UsageError, match=r"contains no agent; looked in .* for root_agent"):
         resolve_agent(str(tmp_path))

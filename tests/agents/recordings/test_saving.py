@@ -312,7 +312,7 @@ def changed(path: Path, change: Callable[[Any], Any]) -> Path:
     ("change", "wrong"),
     [
         (lambda file: file.update(adk_eval_recording=2), "$.adk_eval_recording: found 2; wanted 1, the only format version"),
-        (lambda file: file.pop("cases"), "$.cases: found nothing; wanted this field"),
+        (lambda file: file.pop("cases"), "$.cases: found nothing; wanted this required field"),
         (lambda file: file["cases"].append(file["cases"][0]), "$.cases[1].eval_id: found 'c', the same as $.cases[0].eval_id"),
         (lambda file: file["cases"][0]["runs"][0].update(eror="x"), "Did you mean 'error'?"),
         (lambda file: file["cases"][0]["runs"][0].update(ending={"reason": "gaol"}), "$.cases[0].runs[0].ending.reason: found 'gaol'"),

@@ -133,7 +133,7 @@ def test_with_a_checkpoint_a_copy_that_was_made_to_fit_is_none(lab: Lab, model: 
         audit(model, checkpoint=checkpoint, tracking_uri=lab.uri)[0].reasons,
         Entrant(lab, model).promote(checkpoint=checkpoint, raise_on_failure=False).reasons,
     ):
-        assert f"not in run {run_id}, which {checkpoint} pins: it was replaced, renamed or deleted" in reasons[0]
+        assert f"not in run {run_id} as pinned in {checkpoint}: it was replaced, renamed or deleted" in reasons[0]
     assert json.loads(checkpoint.read_text())[model]["champion"] == pinned
 
 

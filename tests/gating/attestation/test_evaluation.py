@@ -125,9 +125,9 @@ def _params(**changed: str) -> Callable[[Evidence], Evidence]:
         (lambda evidence: replace(evidence, run_id="other"), "is for run "),
         (lambda evidence: replace(evidence, manifest=b"{}"), "is for a different adk_eval/manifest.json"),
         (lambda evidence: replace(evidence, manifest=None), "is for a different adk_eval/manifest.json"),
-        (_params(adk_eval__model_id="m-2"), "is about the agent version m-"),
-        (_params(adk_eval__eval_set_digest="sha256:0"), "parameter adk_eval.eval_set_digest is sha256:0, but sha256:"),
-        (_params(adk_eval__config_digest="0"), "parameter adk_eval.config_digest is 0, but "),
+        (_params(adk_eval__model_id="m-2"), "is for agent version m-"),
+        (_params(adk_eval__eval_set_digest="sha256:0"), "parameter adk_eval.eval_set_digest is sha256:0, but the attestation says sha256:"),
+        (_params(adk_eval__config_digest="0"), "parameter adk_eval.config_digest is 0, but the attestation says "),
         (_params(adk_eval__judge_model="me"), "parameter adk_eval.judge_model is me, but the attestation says none"),
         (_params(threshold__response_match_score="0"), "parameter threshold.response_match_score is 0, but the attestation says 0.5"),
         (_params(adk_eval__agent__source_sha256="0" * 64), "parameter adk_eval.agent.source_sha256 is 000000000000"),
@@ -395,7 +395,7 @@ def test_what_cannot_be_exported_or_verified_is_one_sentence(attested: Attested,
         export_attestation(str(unsigned.run_id), tmp_path / "out", tracking_uri=attested.uri)
     with pytest.raises(UsageError, match="already exists; name an empty"):
         export_attestation(attested.run_id, attested.folder, tracking_uri=attested.uri)
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         verify_attestation(tmp_path / "nowhere", attested.public)
     with pytest.raises(UsageError, match=r"contains no attestation: neither adk_eval_gate/evaluation\.dsse\.json"):
         verify_attestation(tmp_path, attested.public)

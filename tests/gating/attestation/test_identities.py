@@ -178,7 +178,7 @@ def test_a_policy_with_keys_takes_no_bundle_and_one_with_identities_no_envelope(
     both = policy_of(attested.trust, keys=[str(public)], source="optional")
     assert attested.gate(both).passed
     assert attested.gate(both, report).passed
-    assert "signed with a key or an identity of the policy" in " ".join(attested.gate(both).reasons)
+    assert "signed with a key or an identity from the policy" in " ".join(attested.gate(both).reasons)
 
 
 @pytest.mark.parametrize("kind", [{}, {"stamps": False}, {"rekor": 2}], ids=["log and stamp", "log", "rekor v2"])

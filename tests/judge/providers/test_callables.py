@@ -185,7 +185,7 @@ class TestResolving:
 
     @pytest.mark.parametrize("thing", [7, ScriptedJudge, object()])
     def test_what_is_no_judge(self, thing: Any) -> None:
-        with pytest.raises(UsageError, match="is no judge; wanted"):
+        with pytest.raises(UsageError, match="is not a judge; wanted"):
             resolve_judge(thing, JudgeOptions())
 
     def test_half_a_judge(self) -> None:
@@ -196,7 +196,7 @@ class TestResolving:
                 return Answer(text="")
 
         half: Any = Half()
-        with pytest.raises(UsageError, match="is no judge: it has no address, aclose;"):
+        with pytest.raises(UsageError, match="is not a judge: it has no address, aclose;"):
             resolve_judge(half, JudgeOptions())
 
     def test_settings_are_checked_where_the_judge_can(self) -> None:
