@@ -107,7 +107,7 @@ def test_a_run_that_is_told_to_stop_says_how_to_go_on(number: int, before: str, 
     said = stopped(started(here, store, "slow_agent:agent", "lights.evalset.json", before=before), here, "turn it on", number)
     ((run_id, *states),) = runs(store)
     assert states == ["KILLED", "failed"]
-    assert f"the same command with --resume {run_id}" in said
+    assert f"resume with the same command and --resume {run_id}" in said
     (state_of(here) / "go").touch()
     process = started(here, store, "slow_agent:agent", "lights.evalset.json", "--resume", run_id)
     said = words_of(process)
