@@ -71,6 +71,10 @@ class _Console(Console):
         """Yield the segments of what is printed; those by which rich itself moves are told apart by their `control`."""
         if isinstance(renderable, Text) and (clean := redacted(renderable.plain, self._secrets)) != renderable.plain:
             renderable = Text(clean, style=renderable.style)
+        if isinstance(renderable, Text) and _CONTROL.search(renderable.plain):
+            # Before lines are broken: rich takes control characters for nothing wide, and would crop a line that their signs make longer.
+            renderable = renderable.copy()
+            renderable.plain = _CONTROL.sub("�", renderable.plain)
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=_CONTROL.sub("�", segment.text))
 

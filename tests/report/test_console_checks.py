@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from mlflow_adk_eval.report.console import decision_view
+from mlflow_adk_eval.report.console import console, decision_view
 from mlflow_adk_eval.results.decision import Check, Decision
 
 LIMIT = Check(
@@ -71,3 +71,11 @@ def test_on_a_narrow_terminal_nothing_is_cut_off(width: int) -> None:
     text = "".join(screen_of(LIMIT, DROP, width=width))
     assert "…" not in text
     assert "undecided" in text
+
+
+def test_no_word_is_lost_from_a_line_with_control_characters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    for length in range(1, 60):
+        text = f"{'x' * length} \x1b[2J\x1b\u202e [bold] " + "abc " * 30
+        console().print(text, markup=False)
+        assert capsys.readouterr().out.split() == text.replace("\x1b", "�").replace("\u202e", "�").split()
