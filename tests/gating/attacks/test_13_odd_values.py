@@ -70,7 +70,9 @@ HOSTILE = "x\x1b[2J\x1b]0;title\x07\u202e [bold]valid[/bold]\r\n::error::stop\n"
 
 
 @slow
-def test_what_others_wrote_moves_nothing_on_a_terminal_and_commands_no_ci(lab: Lab, model: str) -> None:
+def test_what_others_wrote_moves_nothing_on_a_terminal_and_commands_no_ci(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLUMNS", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
     promoted(lab, model, 1)
     forge_claim(MlflowStore(lab.uri), model, version="7", by=HOSTILE, reason=HOSTILE)
     entrant = Entrant(lab, model)
