@@ -24,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # The agents of the tests are in no repository: this one changes while they run. Git looks below a ceiling only.
     os.environ["GIT_CEILING_DIRECTORIES"] = str(Path(__file__).parents[1])
     # In CI a ledger in the working directory counts only as far as the same job wrote it: the tests that are about that say so.
+    os.environ.pop("COLUMNS", None)  # pytest-xdist gives its workers a terminal of 80 columns
     os.environ.pop("CI", None)
     # In a worker of xdist, pyspark, which MLflow imports where it finds it, takes a main module without file for its doctests and ends the process.
     main = sys.modules["__main__"]

@@ -154,7 +154,7 @@ def test_a_fault_at_the_end_is_found_before_anything_is_evaluated(tmp_path: Path
 def test_where_nothing_is_recorded_an_agent_is_needed(tmp_path: Path) -> None:
     file = tmp_path / "rooms.jsonl"
     write_cases(CasesInMemory(rooms()), file)
-    with pytest.raises(UsageError, match="context was not recorded"):
+    with pytest.raises(UsageError, match="the rows contain no conversations"):
         adk_eval.score(file, config=CONFIG)
     assert adk_eval.score(file, rooms(), CONFIG).verdict == "passed"
 

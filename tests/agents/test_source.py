@@ -249,7 +249,7 @@ def test_more_than_is_worth_a_wait_is_not_half_known(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, limit, value)
     found = of_folder(written(tmp_path, FILES) / "shop")
     assert (found.kind, found.sha256) == ("unknown", "")
-    assert "there are more than" in found.description
+    assert "contain more than" in found.description
 
 
 def test_a_package_that_is_a_link_is_called_what_the_link_is_called(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mlflow_adk_eval import evaluate, metrics
 from mlflow_adk_eval.agents import Conversation, Session
-from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, dump
 from mlflow_adk_eval.integrations.agent_functions import model_fn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
@@ -257,7 +257,7 @@ class TestCalls:
     def test_what_is_no_agent_is_an_error_at_once(self) -> None:
         with pytest.raises(UsageError, match="an agent is"):
             model_fn(7)
-        with pytest.raises(AgentError):
+        with pytest.raises(UsageError, match="there is no module"):
             model_fn("no_such_module_of_an_agent")
 
     def test_the_name_of_a_sub_agent_is_for_adk_agents(self) -> None:

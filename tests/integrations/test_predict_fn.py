@@ -11,7 +11,7 @@ from mlflow.entities import SpanType
 
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.agents import Session
-from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import write_eval_set
 from mlflow_adk_eval.integrations.agent_functions import genai_data, predict_fn
 from tests.agents.scripted import call, llm, results, text, user_text
@@ -194,7 +194,7 @@ def test_an_agent_that_takes_too_long_is_stopped() -> None:
 def test_what_is_no_agent_is_refused_at_once() -> None:
     with pytest.raises(UsageError, match="an agent is a module name"):
         predict_fn(42)
-    with pytest.raises(AgentError):
+    with pytest.raises(UsageError, match="there is no module"):
         predict_fn("no_such_module_anywhere")
 
 

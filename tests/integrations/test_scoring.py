@@ -108,10 +108,10 @@ class TestPaidOnce:
         working = threading.Event()
         judge = ScriptedJudge(lambda _: "valid" if working.is_set() else Unavailable("503", overloaded=False))
         ready = scoring(JUDGED, judge=judge, judge_options=JudgeOptions(outage_s=0.05))
-        assert "given up" in explained(ready.result(row(case("a", turn("yes"))), MATCH))
+        assert "the judge returned only failures" in explained(ready.result(row(case("a", turn("yes"))), MATCH))
         working.set()
         asked = len(judge.requests)
-        assert "given up" in explained(ready.result(row(case("b", turn("yes"))), MATCH))
+        assert "the judge returned only failures" in explained(ready.result(row(case("b", turn("yes"))), MATCH))
         assert len(judge.requests) == asked
         monkeypatch.setattr(sys.modules["mlflow_adk_eval.integrations.scoring"], "PAUSE_S", 0.0)
         assert ready.result(row(case("b", turn("yes"))), MATCH).score == 1.0

@@ -111,7 +111,7 @@ class TestScripts:
     @pytest.mark.parametrize(
         ("script", "message"),
         [
-            ({"hallucinations_v1": "supported"}, "nothing for 'safety_v1', but for hallucinations_v1"),
+            ({"hallucinations_v1": "supported"}, "no entry for 'safety_v1', only for hallucinations_v1"),
             ({}, "no entry for 'safety_v1', only for nothing"),
             (lambda request: request.blocks["reply"], "KeyError: 'reply'"),
             (lambda _request: None, "the judge's script"),

@@ -70,7 +70,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path, text: str) -> Non
     (tmp_path / "bundle.json").write_bytes(text)
     with pytest.raises(UsageError, match="the pending evaluation cannot be read"):
         load(tmp_path)
-    with pytest.raises(UsageError, match="no bundle"):
+    with pytest.raises(UsageError, match="not a pending evaluation"):
         load(tmp_path / "nowhere")
 
 

@@ -77,7 +77,7 @@ def test_a_large_run_has_no_documents_of_adk(logged: tuple[Any, str], tmp_path: 
     assert ("eval_set.json" in names, "result.evalset_result.json" in names) == (not large, not large)
     table = json.loads(Path(client.download_artifacts(report.run_id, "adk_eval/invocations.json", str(tmp_path))).read_text("utf-8"))
     assert len(table["data"]) == (1 if large else 5)  # of two turns that may be shown, the one of the case that failed
-    assert ("sample: 1 of 5 turns" in client.get_run(report.run_id).data.tags["mlflow.note.content"]) == large
+    assert ("sample of 1 of 5 turns" in client.get_run(report.run_id).data.tags["mlflow.note.content"]) == large
 
 
 def test_a_changed_run_is_refused(logged: tuple[Any, str], tmp_path: Path) -> None:

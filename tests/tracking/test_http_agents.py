@@ -84,7 +84,7 @@ def test_a_version_that_changes_meanwhile_is_told_and_no_evidence(store: str, se
     assert note[:40] in tags["mlflow.note.content"]
     decision = gate(report.run_id, tracking_uri=store, raise_on_failure=False)
     assert decision.verdict == "undecided"
-    assert any("another version of the agent" in reason for reason in decision.reasons)
+    assert any("agent's version changed during the evaluation" in reason for reason in decision.reasons)
 
 
 def test_an_agent_that_is_down_is_evaluated_as_such(store: str) -> None:

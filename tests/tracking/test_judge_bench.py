@@ -290,7 +290,7 @@ def test_items_that_cannot_be_used_are_named_all_at_once() -> None:
     ("arguments", "said"),
     [
         ({"judges": []}, "at least one judge"),
-        ({"judges": ["gemini-a", "gemini-a"]}, "gemini-a twice"),
+        ({"judges": ["gemini-a", "gemini-a"]}, "gemini-a is repeated"),
         ({"judges": ["gemini-a"], "run": "r"}, "wanted items, or labels together with their run"),
         ({"judges": ["gemini-a"], "votes": 0}, "at least one vote"),
     ],

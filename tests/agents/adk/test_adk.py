@@ -18,7 +18,7 @@ from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.errors import AgentError, ConfigError
+from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
 from mlflow_adk_eval.runner import run, score
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
@@ -255,7 +255,7 @@ def test_a_sub_agent_can_be_played_by_its_name() -> None:
 
 
 def test_an_unknown_sub_agent_is_named_with_the_likely_one() -> None:
-    with pytest.raises(AgentError, match=r"agent 'front' has no sub-agent 'biling'; it has front, billing. Did you mean 'billing'\?"):
+    with pytest.raises(UsageError, match=r"agent 'front' has no sub-agent 'biling'; it has front, billing. Did you mean 'billing'\?"):
         load_adk_agent(team(), agent_name="biling")
 
 

@@ -17,7 +17,7 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.errors import AgentError
+from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import Errored, Scored
@@ -271,7 +271,7 @@ def test_an_app_named_by_the_case_keeps_its_plugins() -> None:
 
 @pytest.mark.parametrize("source", [types.Part(text="x"), 3])
 def test_other_objects_are_refused(source: Any) -> None:
-    with pytest.raises(AgentError, match=f"is of type {type(source).__name__}; wanted an agent of google-adk, or an App"):
+    with pytest.raises(UsageError, match=f"is of type {type(source).__name__}; wanted an agent of google-adk, or an App"):
         load_adk_agent(source)
 
 

@@ -300,7 +300,7 @@ def test_a_conversation_that_could_be_of_two_cases_is_an_error_of_both() -> None
     for eval_id in ("c", "d"):
         answers, error = play(found, eval_id)
         assert answers == []
-        assert error.startswith("session s9 matches several cases, 'c', 'd'; give")
+        assert error.startswith("session s9 matches several cases, 'c', 'd'; name the cases")
 
 
 def test_a_conversation_of_no_case_is_named() -> None:

@@ -140,7 +140,7 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(lab: Lab, model: str)
 
 def test_a_rollback_needs_a_reason_and_a_model(lab: Lab, model: str) -> None:
     promoted(lab, model, 2)
-    with pytest.raises(UsageError, match="no reason is given"):
+    with pytest.raises(UsageError, match="rollback: give a reason"):
         rolled_back(lab, model, reason=" ")
     with pytest.raises(UsageError, match="wanted a version number"):
         rolled_back(lab, model, to="last")

@@ -154,7 +154,7 @@ def test_a_record_whose_claim_was_refused_does_not_verify(lab: Lab, model: str) 
 def test_a_record_of_another_schema_cannot_be_read(lab: Lab, model: str) -> None:
     (reason,) = rewritten(Entrant(lab, model), lambda record: record.update(schema=3))
     assert reason.endswith(
-        f"its record adk_eval_gate/edited.json in run {lab.client.get_model_version(model, '1').tags['adk_eval.gate.run_id']} cannot be read"
+        f"its promotion record adk_eval_gate/edited.json in run {lab.client.get_model_version(model, '1').tags['adk_eval.gate.run_id']} cannot be read"
     )
     assert read_record(b"{}") is None
     assert read_record(b"{") is None
