@@ -274,7 +274,7 @@ def test_ten_labels_of_a_person_calibrate_the_judge_and_the_gate_relies_on_them(
         "calibration": str(tmp_path / "calibration.json"),
     }
     decision = adk_eval.gate(run_id, policy, tracking_uri=labelled.uri, raise_on_failure=False)
-    assert any(f"measured on {len(said)} labelled verdicts" in note for note in decision.notes)
+    assert any(f"calibrated on {len(said)} labelled verdicts" in note for note in decision.notes)
     assert decision.passed
     policy["judge"] = {"calibrated": True, "labels": 1000}
     assert not adk_eval.gate(run_id, policy, tracking_uri=labelled.uri, raise_on_failure=False).passed
