@@ -73,9 +73,12 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
         if names or config:
             raise UsageError("--eval-set and --config-file-path need --reevaluate or --champion-agent")
         return None
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
 
-    # At once, so that a mistake in a file is one of usage and no undecided comparison.
+    # At once, so that a mistake in a name or file is one of usage and no undecided comparison.
+    if agent is not None:
+        resolve_agent(agent_path(agent))
     eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
 
     def reevaluate(request: ReevaluationRequest) -> str:

@@ -74,7 +74,7 @@ class Answer:
         """Return the problem with the text, with the provider's reason.
 
         >>> Answer(text='{"rationale": "As', output_tokens=100, problem="length").why("the answer is no JSON")
-        'the answer was cut off after 100 tokens: allow more with max_output_tokens'
+        'the answer was cut off after 100 tokens: raise max_output_tokens'
         >>> Answer(text="", problem="SAFETY").why("the answer is empty")
         'the answer is empty (SAFETY)'
         """

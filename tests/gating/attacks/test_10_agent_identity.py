@@ -293,7 +293,7 @@ def test_a_run_that_was_made_up_is_refused_where_the_policy_demands_an_attestati
     refused = shop.promote(version, run_id, policy=demanding(keys[1]))
     assert refused.verdict == "undecided"
     assert refused.reasons[0] == f"the run's attestation is for run {good.run_id}"
-    assert any(f"the agent version {shop.run(good).data.params['adk_eval.model_id']}" in reason for reason in refused.reasons)
+    assert any(f"is for agent version {shop.run(good).data.params['adk_eval.model_id']}" in reason for reason in refused.reasons)
     assert shop.promote(shop.register(good), good, policy=demanding(keys[1])).passed
 
 
