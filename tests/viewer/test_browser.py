@@ -258,7 +258,7 @@ def test_ten_labels_of_a_person_calibrate_the_judge_and_the_gate_relies_on_them(
             page.keyboard.press("p" if said[-1] else "f")
             page.get_by_role("heading", name=f"Your last label: {'pass' if said[-1] else 'fail'}").wait_for()
             page.wait_for_function("before => document.querySelector('input[name=cell]')?.value !== before", arg=before)
-            assert page.locator("[role=status]").inner_text().startswith(f"{len(said)} of 20 cells")
+            assert page.locator("[role=status]").inner_text().startswith(f"{len(said)} of 20 verdicts labelled")
         else:
             page.keyboard.press("s")
             page.wait_for_url(f"**skip={before}**")
