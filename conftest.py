@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import sys
@@ -46,11 +45,9 @@ def _enter_example(namespace: dict[str, Any]) -> None:
 
 def _leave(namespace: dict[str, Any]) -> None:
     cwd, tracking_uri, folder = namespace["_before"]
-    for path, changes in itertools.groupby(namespace["_written"], key=lambda change: change[0]):
+    for path, block, text in sorted(namespace["_written"], key=lambda change: -change[1].start):
         page = path.read_text("utf-8")
-        for _, block, text in sorted(changes, key=lambda change: -change[1].start):
-            page = page[: block.start] + text + page[block.end :]
-        path.write_text(page, "utf-8")
+        path.write_text(page[: block.start] + text + page[block.end :], "utf-8")
     os.chdir(cwd)
     sys.path.remove(str(folder))
     for name, module in list(sys.modules.items()):

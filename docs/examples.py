@@ -111,11 +111,7 @@ class Session:
     @classmethod
     def of(cls, folder: Path, scripts: Path | None = None, variables: Mapping[str, str] = os.environ) -> Session:
         """Return a session in a folder with the commands in `scripts`, by default those of this Python."""
-        kept = {
-            name: value
-            for name, value in variables.items()
-            if not name.startswith(("MLFLOW_", "ADK_EVAL_", "GITHUB_", "GOOGLE_", "GEMINI_"))
-        }
+        kept = {name: value for name, value in variables.items() if not name.startswith(("MLFLOW_", "GITHUB_", "GOOGLE_", "GEMINI_"))}
         path = f"{scripts or Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
         return cls(folder, kept | quiet | {"PATH": path, "COLUMNS": str(WIDTH), "HOME": str(folder)})
