@@ -25,6 +25,7 @@ from pathlib import Path
 
 WIDTH = 88
 """Columns of a terminal that fits into the site at 800 pixels."""
+_READERS = {"LANG", "LC_ALL", "TMPDIR", "USER", "LOGNAME", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV"}
 
 _VARYING = re.compile(
     r"(?P<id>\b(?:m-)?[0-9a-f]{32}\b)"
@@ -110,8 +111,11 @@ class Session:
 
     @classmethod
     def of(cls, folder: Path, scripts: Path | None = None, variables: Mapping[str, str] = os.environ) -> Session:
-        """Return a session in a folder with the commands in `scripts`, by default those of this Python."""
-        kept = {name: value for name, value in variables.items() if not name.startswith(("MLFLOW_", "GITHUB_", "GOOGLE_", "GEMINI_"))}
+        """Return a session in a folder with the commands in `scripts`, by default those of this Python.
+
+        Only what a reader's shell has is taken from `variables`: pytest prints longer lines where CI is set, for example.
+        """
+        kept = {name: value for name, value in variables.items() if name in _READERS}
         path = f"{scripts or Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
         return cls(folder, kept | quiet | {"PATH": path, "COLUMNS": str(WIDTH), "HOME": str(folder)})
