@@ -189,9 +189,10 @@ def _deltas(comparison: Comparison, words: Words) -> Table:
     """Return the means in a table that fits into 88 columns: the interval is below the difference, and the verdict below the p-value."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     longest = max((len(name_of(delta)) for delta in comparison.deltas), default=0)
-    table.add_column("", overflow="fold", min_width=min(longest, _LONGEST_NAME))
+    table.add_column("", overflow="fold", width=min(longest, _LONGEST_NAME))
     for heading in ("before", "now", f"difference,\nbounds {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
-        table.add_column(heading, justify="right", overflow="fold", max_width=_WIDTHS.get(heading))
+        number = heading in ("before", "now")
+        table.add_column(heading, justify="right", overflow="fold", no_wrap=number, max_width=_WIDTHS.get(heading))
     for delta in comparison.deltas:
         verdict = verdict_on(delta, comparison.confidence)
         styled = f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict

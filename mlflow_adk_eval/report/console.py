@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -66,6 +66,10 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Say so: rich would end the process with 1, which is the exit code of a missed threshold."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print, and let the terminal break a line that does not fit: rich would cut it off, and "11" cases would read "1"."""
+        super().print(*objects, **({"crop": False} | options))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the segments of what is printed; those by which rich itself moves are told apart by their `control`."""

@@ -6,12 +6,14 @@ import io
 import re
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import compared_run
 from mlflow_adk_eval.report.comparison import comparison_view
+from mlflow_adk_eval.report.console import console
 from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.tracking.compare import compare
 from tests.analysis.test_comparison import with_set
@@ -87,3 +89,16 @@ def test_the_numbers_fit_into_a_terminal_of_88_columns() -> None:
     assert re.search(r"cases *\n", numbers)
     assert "before)" in numbers
     assert [delta.name for delta in found.deltas[1:] if len(delta.name) <= 25 and delta.name not in numbers] == []
+
+
+@pytest.mark.parametrize("width", [60, 80, 84, 88, 100])
+def test_no_digit_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mean of seven characters, an interval of 24 and a name of 25 once left one column for "11" cases."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    found = comparison()
+    one = replace(found.deltas[0], name="tool_trajectory_avg_score", before=0.03906, after=0.03683, low=-0.00428, high=-0.000143, cases=11)
+    console().print(comparison_view(replace(found, deltas=(found.deltas[0], one)), Texts({}).words))
+    text = capsys.readouterr().out.partition("Of 3 cases")[0]
+    last = text[text.index("0.03906") :]
+    assert "0.03683" in last
+    assert re.search(r"\b11\b", last)
