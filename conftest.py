@@ -29,9 +29,12 @@ _WRITE = bool(os.environ.get("WRITE_SHOWN"))
 def _enter_empty(namespace: dict[str, Any]) -> None:
     """Run a page's blocks in an empty folder, where MLflow's store is its default one: mlflow.db."""
     folder = Path(tempfile.mkdtemp(prefix="adk_eval_docs_")).resolve()
-    namespace["_before"] = (Path.cwd(), os.environ.get("MLFLOW_TRACKING_URI"), folder)
+    namespace["_before"] = (Path.cwd(), dict(os.environ), folder)
     namespace["_session"], namespace["_printed"], namespace["_written"] = Session.of(folder), "", []
     os.chdir(folder)
+    for name in os.environ.keys() - namespace["_session"].environment.keys():
+        if not name.startswith("PYTEST_"):
+            del os.environ[name]
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
     sys.path.insert(0, str(folder))
     _forget_mlflow()
@@ -44,7 +47,7 @@ def _enter_example(namespace: dict[str, Any]) -> None:
 
 
 def _leave(namespace: dict[str, Any]) -> None:
-    cwd, tracking_uri, folder = namespace["_before"]
+    cwd, variables, folder = namespace["_before"]
     for path, block, text in sorted(namespace["_written"], key=lambda change: -change[1].start):
         page = path.read_text("utf-8")
         path.write_text(page[: block.start] + text + page[block.end :], "utf-8")
@@ -53,10 +56,8 @@ def _leave(namespace: dict[str, Any]) -> None:
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]  # its files are about to go, and with them what an agent is made of
-    if tracking_uri is None:
-        del os.environ["MLFLOW_TRACKING_URI"]
-    else:
-        os.environ["MLFLOW_TRACKING_URI"] = tracking_uri
+    os.environ.clear()
+    os.environ.update(variables)
     _forget_mlflow()
     shutil.rmtree(folder, ignore_errors=True)
 
