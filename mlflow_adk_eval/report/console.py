@@ -67,9 +67,9 @@ class _Console(Console):
         """Say so: rich would end the process with 1, which is the exit code of a missed threshold."""
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    def print(self, *objects: Any, **options: Any) -> None:
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
         """Print, and let the terminal break a line that does not fit: rich would cut it off, and "11" cases would read "1"."""
-        super().print(*objects, **({"crop": False} | options))
+        super().print(*objects, crop=crop, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Yield the segments of what is printed; those by which rich itself moves are told apart by their `control`."""
