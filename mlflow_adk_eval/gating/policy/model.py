@@ -45,15 +45,18 @@ def _unwanted(found: str, wanted: str, lacks: str = "") -> PydanticCustomError:
     return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "of": (lacks,)})
 
 
-def _refuse(found: Iterable[PydanticCustomError]) -> None:
-    """Refuse a value with each of these errors, if there is any.
+class _Part(Settings):
+    """A part of a policy: all that it says against itself is reported at once."""
 
-    Raises:
-        ValidationError: with all of them.
-    """
-    errors = [InitErrorDetails(type=error, input=None) for error in found]
-    if errors:
-        raise ValidationError.from_exception_data("policy", errors)
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        """Yield what is wrong with the part as a whole, though each of its values is right."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if errors := [InitErrorDetails(type=error, input=None) for error in self._contradictions()]:
+            raise ValidationError.from_exception_data("policy", errors)
+        return self
 
 
 def _as_it_is(value: str) -> str:
@@ -128,7 +131,7 @@ Day = Annotated[date, BeforeValidator(_day)]
 Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
 
 
-class JudgeDemand(Settings):
+class JudgeDemand(_Part):
     """How well a judge must be known by people's labels, before what it says decides anything."""
 
     calibrated: Annotated[bool, Field(strict=True)] | None = Field(
@@ -164,11 +167,6 @@ class JudgeDemand(Settings):
         """The largest share of votes from other evaluations; ``None``: any."""
         return 0.0 if self.fresh else self.max_reused
 
-    @model_validator(mode="after")
-    def _no_contradiction(self) -> Self:
-        _refuse(self._contradictions())
-        return self
-
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.fresh is not None and self.max_reused is not None:
             yield _unwanted(
@@ -178,7 +176,7 @@ class JudgeDemand(Settings):
             yield _unwanted("calibrated: false with other demands on the calibration", "calibrated: true, or none of them")
 
 
-class Rule(Settings):
+class Rule(_Part):
     """What one measure must come to. In a comparison, *worse* is lower, or higher where lower is better."""
 
     min: Number | None = Field(default=None, description="The least that passes.")
@@ -202,11 +200,6 @@ class Rule(Settings):
         description="Limits for a single case's value, such as [0, 100]; values outside are clipped. Needed for a measure without limits,"
         " where one case could lift the mean of all.",
     )
-
-    @model_validator(mode="after")
-    def _one_demand(self) -> Self:
-        _refuse(self._contradictions())
-        return self
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.range is not None and not self.range[0] < self.range[1]:
@@ -241,7 +234,7 @@ class Rule(Settings):
             yield "max_drop", f"{self.max_drop:.15g}", f"a number below {span}, the largest possible drop"
 
 
-class Slice(Settings):
+class Slice(_Part):
     """Some of the cases, with rules of their own."""
 
     ids: tuple[Name, ...] = Field(default=(), description="Patterns for eval ids, such as refund_*.")
@@ -253,11 +246,11 @@ class Slice(Settings):
     )
     rules: dict[Name, Rule] = Field(min_length=1)
 
-    @model_validator(mode="after")
-    def _some_cases(self) -> Self:
-        neither = [] if self.ids or self.tags else [_unwanted("neither ids nor tags", "which cases the slice holds")]
-        _refuse([*neither, *_twice(self.ids, "pattern"), *_twice(self.tags, "tag")])
-        return self
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        if not self.ids and not self.tags:
+            yield _unwanted("neither ids nor tags", "which cases the slice holds")
+        yield from _twice(self.ids, "pattern")
+        yield from _twice(self.tags, "tag")
 
 
 class Waiver(Settings):
@@ -275,7 +268,7 @@ class Waiver(Settings):
         return f"{what}: waived by {self.owner} until {self.expires}: {self.reason}"
 
 
-class EvalSetPin(Settings):
+class EvalSetPin(_Part):
     """Which eval set the run must have used."""
 
     id: Name | None = None
@@ -283,14 +276,12 @@ class EvalSetPin(Settings):
         default=None, description="The run's parameter adk_eval.eval_set_digest. Without it, any cases with that id will do."
     )
 
-    @model_validator(mode="after")
-    def _one_pin(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.id is None and self.digest is None:
-            raise _unwanted("neither id nor digest", "at least one of id and digest")
-        return self
+            yield _unwanted("neither id nor digest", "at least one of id and digest")
 
 
-class ConfigPin(Settings):
+class ConfigPin(_Part):
     """Which config the run must have used."""
 
     digest: Digest | None = Field(default=None, description="The run's parameter adk_eval.config_digest; it covers every setting.")
@@ -298,24 +289,20 @@ class ConfigPin(Settings):
         default=None, min_length=1, description="Exactly the criteria that decide each case, with their thresholds."
     )
 
-    @model_validator(mode="after")
-    def _one_pin(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.digest is None and self.criteria is None:
-            raise _unwanted("neither digest nor criteria", "at least one of digest and criteria")
-        return self
+            yield _unwanted("neither digest nor criteria", "at least one of digest and criteria")
 
 
-class HostedModel(Settings):
+class HostedModel(_Part):
     """A model at a host that is not its provider's."""
 
     model: Name = Field(description="The model's name as in the config.")
     host: Name = Field(description="The host that may answer, for one port or for any: gateway.example.org:8080 or gateway.example.org.")
 
-    @model_validator(mode="after")
-    def _a_host(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         if "/" in self.host:
-            raise _unwanted(f"the host {self.host!r}", "a host or host:port, without http:// and without a path")
-        return self
+            yield _unwanted(f"the host {self.host!r}", "a host or host:port, without http:// and without a path")
 
     def __str__(self) -> str:
         """Return how parameters name it."""
@@ -340,11 +327,10 @@ class JudgePin(JudgeDemand):
         " for another. Default: any model.",
     )
 
-    @model_validator(mode="after")
-    def _one_demand(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        yield from super()._contradictions()
         if self.models is None and not self.demands and self.most_reused is None:
-            raise _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused or calibrated: true")
-        return self
+            yield _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused or calibrated: true")
 
 
 class IdentityPin(Settings):
@@ -354,7 +340,7 @@ class IdentityPin(Settings):
     issuer: Name = Field(description="The OIDC issuer's URL, such as https://token.actions.githubusercontent.com.")
 
 
-class AttestationPin(Settings):
+class AttestationPin(_Part):
     """Who must have signed what was evaluated, when the evaluation ended."""
 
     keys: tuple[Text, ...] | None = Field(
@@ -370,11 +356,6 @@ class AttestationPin(Settings):
     source: Literal["required", "optional"] = Field(
         default="required", description="Whether the agent's source must be known and match its LoggedModel."
     )
-
-    @model_validator(mode="after")
-    def _public_keys(self) -> Self:
-        _refuse(self._contradictions())
-        return self
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.keys is None and self.identities is None:
@@ -393,7 +374,7 @@ class AttestationPin(Settings):
         return " or ".join([*(["a key"] if self.keys else []), *(["an identity"] if self.identities else [])])
 
 
-class BaselineSource(Settings):
+class BaselineSource(_Part):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
     alias: Name | None = None
@@ -408,17 +389,15 @@ class BaselineSource(Settings):
         description="What to do if its run used another eval set, judge or criterion: evaluate it again if possible, or refuse.",
     )
 
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         named = [name for name in ("alias", "version", "run") if getattr(self, name) is not None]
-        wrong = [] if len(named) == 1 else [_unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")]
+        if len(named) != 1:
+            yield _unwanted(" and ".join(named) or "none of them", "exactly one of alias, version and run")
         if self.model and self.run:
-            wrong.append(_unwanted("run and model", "a model only with an alias or a version"))
-        _refuse(wrong)
-        return self
+            yield _unwanted("run and model", "a model only with an alias or a version")
 
 
-class Price(Settings):
+class Price(_Part):
     """What a million tokens cost, in one currency for the whole policy."""
 
     input: Annotated[Number, Field(ge=0)] | None = None
@@ -427,12 +406,10 @@ class Price(Settings):
         default=None, description="One price for input and output. Use it for the agent: only the sum of its tokens is known."
     )
 
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
         named = [name for name in ("input", "output", "tokens") if getattr(self, name) is not None]
         if named not in (["tokens"], ["input", "output"]):
-            raise _unwanted(" and ".join(named) or "no price", "either input and output, or tokens")
-        return self
+            yield _unwanted(" and ".join(named) or "no price", "either input and output, or tokens")
 
 
 def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) -> Iterator[PydanticCustomError]:
@@ -463,7 +440,7 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
     yield from _twice((f"{waiver.case}: {waiver.criterion}" if waiver.criterion else waiver.case for waiver in waivers), "waiver")
 
 
-class Policy(Settings):
+class Policy(_Part):
     """The demands on a run. Immutable; its digest is part of each decision."""
 
     name: Text = "policy"
@@ -502,10 +479,8 @@ class Policy(Settings):
     )
     prices: dict[Name, Price] = Field(default_factory=dict, description="Prices by judge model, and for `agent`; for rules on cost.")
 
-    @model_validator(mode="after")
-    def _coherent(self) -> Self:
-        _refuse(contradictions([(measure, rule) for _, measure, rule in self.all_rules()], dict(self)))
-        return self
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        return contradictions([(measure, rule) for _, measure, rule in self.all_rules()], dict(self))
 
     @property
     def compares(self) -> bool:
