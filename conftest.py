@@ -63,8 +63,7 @@ def _leave(namespace: dict[str, Any]) -> None:
 
 
 def _forget_mlflow() -> None:
-    """Make MLflow forget what the process told it: the store, the experiment and runs that are open."""
-    os.environ.pop("MLFLOW_EXPERIMENT_ID", None)
+    """Make MLflow forget what the process told it, other than by variables: the store, the experiment and runs that are open."""
     if "mlflow" in sys.modules:
         import mlflow  # noqa: PLC0415 - takes seconds, and not every document needs it
 

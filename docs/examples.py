@@ -19,7 +19,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,13 +110,13 @@ class Session:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
-    def of(cls, folder: Path, scripts: Path | None = None, variables: Mapping[str, str] = os.environ) -> Session:
+    def of(cls, folder: Path, scripts: Path | None = None) -> Session:
         """Return a session in a folder with the commands in `scripts`, by default those of this Python.
 
-        Only what a reader's shell has is taken from `variables`: pytest prints longer lines where CI is set, for example.
+        Only what a reader's shell has is taken from this process's variables: pytest prints longer lines where CI is set, for example.
         """
-        kept = {name: value for name, value in variables.items() if name in _READERS}
-        path = f"{scripts or Path(sys.executable).parent}{os.pathsep}{variables['PATH']}"
+        kept = {name: value for name, value in os.environ.items() if name in _READERS}
+        path = f"{scripts or Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNINGS": "ignore", "NO_COLOR": "1"}
         return cls(folder, kept | quiet | {"PATH": path, "COLUMNS": str(WIDTH), "HOME": str(folder)})
 
