@@ -27,12 +27,13 @@ from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset import dumps
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
+from mlflow_adk_eval.runs.listed import RunRow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
 from mlflow_adk_eval.viewer.query import BASE, Query, link
-from mlflow_adk_eval.viewer.store import OpenRun, RunRow, RunStore
+from mlflow_adk_eval.viewer.store import OpenRun, RunStore
 from mlflow_adk_eval.viewer.trend import trend_page
 
 HOSTS = ("127.0.0.1", "localhost")

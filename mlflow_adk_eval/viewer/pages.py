@@ -18,10 +18,11 @@ from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.report.html.page import Texts, environment
 from mlflow_adk_eval.report.html.report import HEIGHT, WIDTH, case_views, criterion_rows, share_of
 from mlflow_adk_eval.results.outcomes import Verdict, verdict_of
+from mlflow_adk_eval.runs.listed import MOST_RUNS, RunRow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer.first_look import FirstLook
 from mlflow_adk_eval.viewer.query import BASE, Query, filtered, link, paged
-from mlflow_adk_eval.viewer.store import MOST_RUNS, OpenRun, RunRow, greater_is_better
+from mlflow_adk_eval.viewer.store import OpenRun, greater_is_better
 
 RUNS_A_PAGE, CASES_A_PAGE, TURNS_A_PAGE = 50, 20, 25
 FIRST_CASES = 8

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,6 +22,7 @@ from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.listed import RunRow, listed_runs, row_of
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.runs.stored_run import StoredCases
 from mlflow_adk_eval.store.reaching import reaching_mlflow
@@ -33,92 +32,10 @@ from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
 
 K = TypeVar("K")
 V = TypeVar("V")
-MOST_RUNS = 2_000
-"""As many runs are listed, the latest."""
 _FRESH_S = 5.0
 """For so long the list of runs is not read again, so that a filter need not wait for MLflow."""
 _MOST_OPEN = 6
 """As many runs stay in memory, and as many pairs of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """What a criterion came to in a run."""
-
-    threshold: float | None
-    """``None``: it is information."""
-    mean: float | None
-    pass_rate: float | None
-    low: float | None
-    high: float | None
-    """The ends of the 95% interval of the mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
-    """A run, as MLflow lists it. What it says of itself is shown, and decides nothing."""
-
-    run_id: str
-    experiment_id: str
-    name: str
-    started: datetime
-    verdict: str
-    """*passed*, *failed*, *undecided*, or the status of a run that has not ended well, such as ``running``."""
-    eval_set: str
-    agent: str
-    version: str
-    """As people call it."""
-    model_id: str
-    """The LoggedModel."""
-    commit: str
-    cases: int
-    pass_rate: float | None
-    criteria: Mapping[str, Number]
-    """By the criterion's key in MLflow; those that decide first."""
-    judges: str
-    calls: int | None
-    tokens: int | None
-
-    @property
-    def deciding(self) -> list[str]:
-        """The criteria that decide."""
-        return [name for name, number in self.criteria.items() if number.threshold is not None]
-
-
-def row_of(run: Any) -> RunRow:
-    """Return MLflow's entity of a run as a row of the list."""
-    tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
-    label = tags.get("adk_eval.agent_version", "")
-    agent, _, version = label.partition("@")
-    thresholds: dict[str, float | None] = {}
-    for name, value in params.items():
-        if name.startswith("threshold."):
-            thresholds[name.removeprefix("threshold.")] = None
-            with suppress(ValueError):
-                thresholds[name.removeprefix("threshold.")] = float(value)
-    means = [name.removesuffix("/mean") for name in metrics if name.endswith("/mean")]
-    calls, tokens = (None if name not in metrics else round(metrics[name]) for name in ("judge/calls", "judge/tokens"))
-    return RunRow(
-        run_id=run.info.run_id,
-        experiment_id=run.info.experiment_id,
-        name=run.info.run_name or run.info.run_id,
-        started=datetime.fromtimestamp((run.info.start_time or 0) / 1000, UTC),
-        verdict=tags.get("adk_eval.verdict") or tags.get("adk_eval.status", "unknown"),
-        eval_set=tags.get("adk_eval.eval_set_id", ""),
-        agent=agent,
-        version=version or label,
-        model_id=params.get("adk_eval.model_id", ""),
-        commit=tags.get("mlflow.source.git.commit", "")[:8],
-        cases=round(metrics.get("cases", 0)),
-        pass_rate=metrics.get("case_pass_rate"),
-        criteria={
-            name: Number(thresholds.get(name), *(metrics.get(f"{name}/{key}") for key in ("mean", "pass_rate", "ci_low", "ci_high")))
-            for name in dict.fromkeys((*thresholds, *means))
-        },
-        judges=params.get("adk_eval.judge_model", ""),
-        calls=calls,
-        tokens=tokens,
-    )
 
 
 def greater_is_better(criterion: str) -> bool:
@@ -233,30 +150,10 @@ class RunStore:
         """
         read_at, rows = self._rows
         if not rows or (fresh and time.monotonic() - read_at > _FRESH_S):
-            rows = list(self._read())
+            with store_at(self.tracking_uri) as store:
+                rows = list(listed_runs(store.client, self.experiment))
             self._rows = time.monotonic(), rows
         return rows
-
-    def _read(self) -> Iterator[RunRow]:
-        with store_at(self.tracking_uri) as store:
-            experiments = store.client.search_experiments()
-            ids = [one.experiment_id for one in experiments if self.experiment in (None, one.name, one.experiment_id)]
-            if not ids:
-                raise UsageError(f"the MLflow store has no experiment {self.experiment!r}")
-            token: str | None = None
-            left = MOST_RUNS
-            while left > 0:
-                page = store.client.search_runs(
-                    ids,
-                    filter_string="tags.`adk_eval.schema` LIKE '%'",
-                    max_results=min(1_000, left),
-                    order_by=["attributes.start_time DESC"],
-                    page_token=token,
-                )
-                yield from map(row_of, page)
-                left, token = left - len(page), page.token
-                if not token:
-                    return
 
     def open(self, run_id: str, *, again: bool = False) -> OpenRun:
         """Return a run whose evidence is examined; `again`: also if it was examined before.

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.results.outcomes import reaches
+from mlflow_adk_eval.runs.listed import Number, RunRow
 from mlflow_adk_eval.viewer.pages import FACETS, moment
 from mlflow_adk_eval.viewer.query import Query, filtered
-from mlflow_adk_eval.viewer.store import Number, RunRow, greater_is_better
+from mlflow_adk_eval.viewer.store import greater_is_better
 
 MOST_POINTS = 60
 """As many runs are shown, the latest."""

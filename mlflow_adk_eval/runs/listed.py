@@ -1,0 +1,129 @@
+"""The runs of evaluations as MLflow lists them: rows of the viewer and of the command line, read from metrics, parameters and tags alone.
+
+Anybody who may write to the MLflow store may change those. They are shown, and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from mlflow_adk_eval.errors import UsageError
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MOST_RUNS = 2_000
+"""As many runs are listed, the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """What a criterion came to in a run."""
+
+    threshold: float | None
+    """``None``: it is information."""
+    mean: float | None
+    pass_rate: float | None
+    low: float | None
+    high: float | None
+    """The ends of the 95% interval of the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run, as MLflow lists it. What it says of itself is shown, and decides nothing."""
+
+    run_id: str
+    experiment_id: str
+    name: str
+    started: datetime
+    verdict: str
+    """*passed*, *failed*, *undecided*, or the status of a run that has not ended well, such as ``running``."""
+    eval_set: str
+    agent: str
+    version: str
+    """As people call it."""
+    model_id: str
+    """The LoggedModel."""
+    commit: str
+    cases: int
+    pass_rate: float | None
+    criteria: Mapping[str, Number]
+    """By the criterion's key in MLflow; those that decide first."""
+    judges: str
+    calls: int | None
+    tokens: int | None
+
+    @property
+    def deciding(self) -> list[str]:
+        """The criteria that decide."""
+        return [name for name, number in self.criteria.items() if number.threshold is not None]
+
+
+def row_of(run: Any) -> RunRow:
+    """Return MLflow's entity of a run as a row of the list."""
+    tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
+    label = tags.get("adk_eval.agent_version", "")
+    agent, _, version = label.partition("@")
+    thresholds: dict[str, float | None] = {}
+    for name, value in params.items():
+        if name.startswith("threshold."):
+            thresholds[name.removeprefix("threshold.")] = None
+            with suppress(ValueError):
+                thresholds[name.removeprefix("threshold.")] = float(value)
+    means = [name.removesuffix("/mean") for name in metrics if name.endswith("/mean")]
+    calls, tokens = (None if name not in metrics else round(metrics[name]) for name in ("judge/calls", "judge/tokens"))
+    return RunRow(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        name=run.info.run_name or run.info.run_id,
+        started=datetime.fromtimestamp((run.info.start_time or 0) / 1000, UTC),
+        verdict=tags.get("adk_eval.verdict") or tags.get("adk_eval.status", "unknown"),
+        eval_set=tags.get("adk_eval.eval_set_id", ""),
+        agent=agent,
+        version=version or label,
+        model_id=params.get("adk_eval.model_id", ""),
+        commit=tags.get("mlflow.source.git.commit", "")[:8],
+        cases=round(metrics.get("cases", 0)),
+        pass_rate=metrics.get("case_pass_rate"),
+        criteria={
+            name: Number(thresholds.get(name), *(metrics.get(f"{name}/{key}") for key in ("mean", "pass_rate", "ci_low", "ci_high")))
+            for name in dict.fromkeys((*thresholds, *means))
+        },
+        judges=params.get("adk_eval.judge_model", ""),
+        calls=calls,
+        tokens=tokens,
+    )
+
+
+def listed_runs(client: MlflowClient, experiment: str | None = None, most: int = MOST_RUNS) -> Iterator[RunRow]:
+    """Yield the evaluations in an MLflow store, latest first, up to `most`.
+
+    Args:
+        client: of the store.
+        experiment: the name or id of the experiment; ``None``: all.
+        most: as many at most.
+
+    Raises:
+        UsageError: if there is no such experiment.
+    """
+    ids = [one.experiment_id for one in client.search_experiments() if experiment in (None, one.name, one.experiment_id)]
+    if not ids:
+        raise UsageError(f"the MLflow store has no experiment {experiment!r}")
+    token: str | None = None
+    while most > 0:
+        page = client.search_runs(
+            ids,
+            filter_string="tags.`adk_eval.schema` LIKE '%'",
+            max_results=min(1_000, most),
+            order_by=["attributes.start_time DESC"],
+            page_token=token,
+        )
+        yield from map(row_of, page)
+        most, token = most - len(page), page.token
+        if not token:
+            return
