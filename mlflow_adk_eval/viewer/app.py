@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
@@ -32,7 +33,8 @@ from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
-from mlflow_adk_eval.viewer.query import BASE, Query, link
+from mlflow_adk_eval.viewer.listing import runs_page
+from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
 from mlflow_adk_eval.viewer.store import OpenRun, RunStore
 from mlflow_adk_eval.viewer.trend import trend_page
 
@@ -92,9 +94,17 @@ class Viewer:
         """Return a page."""
         query = query_of(request)
         texts = Texts(self._secrets)
-        given = {"t": texts, "query": query, "title": texts.line(title), "where": self.store.experiment or "", "run": None, **context}
+        given = {"t": texts, "query": query, "title": texts.line(title), "where": self.store.experiment or "", "run": None}
+        given |= {"chosen": self.baseline(), **context}
         html = pages.templates().get_template(template).render(given)
         return HTMLResponse(html.encode("utf-8", "replace"), status)
+
+    def baseline(self) -> RunRow | None:
+        """Return the run that the reader chose to compare others with; ``None`` if none is chosen, or it is not listed."""
+        chosen = BASELINE.get()
+        with suppress(AdkEvalError):  # a page that says that MLflow does not answer cannot ask it
+            return next((row for row in self.store.rows(fresh=False) if row.run_id == chosen), None) if chosen else None
+        return None
 
     def problem(self, request: Request, error: AdkEvalError) -> Response:
         """Return the page that says what went wrong."""
@@ -109,7 +119,7 @@ class Viewer:
     @_locked
     def runs(self, request: Request) -> Response:
         """Show the list of runs."""
-        return self.rendered(request, "runs.html.j2", "Runs", **pages.runs_page(self.store.rows(), query_of(request)))
+        return self.rendered(request, "runs.html.j2", "Runs", **runs_page(self.store.rows(), query_of(request)))
 
     @_locked
     def run(self, request: Request) -> Response:
@@ -196,13 +206,19 @@ class Viewer:
         row = opened.row
         rows = self.store.rows(fresh=False)  # latest first
         earlier = next((one for one in rows if one.eval_set == row.eval_set and one.started < row.started), None)
-        compare = link("/compare", ("run", earlier.run_id), ("run", row.run_id)) if earlier else ""
+        against = {"Compare with the previous run": earlier, "Compare with the baseline": self.baseline()}
+        comparisons = [
+            (title, link("/compare", ("run", other.run_id), ("run", row.run_id)))
+            for title, other in against.items()
+            if other and other.run_id != row.run_id
+        ]
+        comparisons += [("Use as baseline", query_of(request)(baseline=row.run_id))] if row.run_id != BASELINE.get() else []
         label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
         given: dict[str, Any] = {
             "run": opened,
             "problems": opened.run.problems,
             "mlflow": self.mlflow(row),
-            "compare": compare,
+            "comparisons": comparisons,
             "label_here": label,
             **context,
         }
@@ -210,8 +226,8 @@ class Viewer:
 
 
 def query_of(request: Request) -> Query:
-    """Return what was asked for."""
-    return Query(path_of(request.scope), request.query_params.multi_items())
+    """Return what was asked for, without the baseline, which every address has anyway."""
+    return Query(path_of(request.scope), [pair for pair in request.query_params.multi_items() if pair[0] != "baseline"])
 
 
 def path_of(scope: Scope) -> str:
@@ -245,6 +261,7 @@ class _SameOrigin:
             await send(message)
 
         BASE.set(scope.get("root_path", ""))
+        BASELINE.set(dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("baseline", ""))
         await app(scope, receive, safe)
 
 

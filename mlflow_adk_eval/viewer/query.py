@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 T = TypeVar("T")
 BASE: ContextVar[str] = ContextVar("BASE", default="")
 """The path below which the viewer is served, of the request that is being answered."""
+BASELINE: ContextVar[str] = ContextVar("BASELINE", default="")
+"""The run that the reader compares others with. Every address carries it on, so that it stays chosen and nothing needs to be kept."""
 
 
 class Query:
@@ -47,8 +49,10 @@ def link(path: str, *params: tuple[str, str], **more: Any) -> str:
     >>> link("/compare", ("run", "a b"), page=2, q="")
     '/compare?run=a+b&page=2'
     """
-    told = [(name, str(value)) for name, value in (*params, *more.items()) if value not in ("", None)]
-    query = urlencode(told, errors="replace")
+    named = [*params, *more.items()]
+    if "baseline" not in dict(named):
+        named.append(("baseline", BASELINE.get()))
+    query = urlencode([(name, str(value)) for name, value in named if value not in ("", None)], errors="replace")
     return f"{BASE.get()}{path}" + (f"?{query}" if query else "")
 
 

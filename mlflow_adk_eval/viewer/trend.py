@@ -9,7 +9,7 @@ from typing import Any
 
 from mlflow_adk_eval.results.outcomes import reaches
 from mlflow_adk_eval.runs.listed import Number, RunRow
-from mlflow_adk_eval.viewer.pages import FACETS, moment
+from mlflow_adk_eval.viewer.listing import FACETS, moment
 from mlflow_adk_eval.viewer.query import Query, filtered
 from mlflow_adk_eval.viewer.store import greater_is_better
 
