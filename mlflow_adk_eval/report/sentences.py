@@ -18,7 +18,7 @@ from typing import Protocol
 
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
 from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, InjectionKind
-from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.results.outcomes import Verdict, reaches
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.text import counted, format_number
@@ -40,6 +40,27 @@ def format_share(verdicts: Sequence[Verdict], num_runs: int = 1) -> str:
     ('1 of 2 cases passed', '1 of 1 case run passed')
     """
     return f"{verdicts.count('passed'):,} of {counted(len(verdicts), 'case' if num_runs == 1 else 'case run')} passed"
+
+
+def format_mean(value: float | None, threshold: float | None = None, missing: str = "–") -> str:
+    """Return a mean with four digits, or as many more as it takes not to read like a threshold on whose other side it is.
+
+    >>> format_mean(0.79999, 0.8), format_mean(0.8, 0.8), format_mean(2 / 3), format_mean(None)
+    ('0.79999', '0.8', '0.6667', '–')
+    """
+    if value is None or threshold is None or (reaches(value, threshold) and reaches(threshold, value)):
+        return format_number(value, missing)
+    found = (text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != float(f"{threshold:.{digits}g}"))
+    return next(found, repr(value))
+
+
+def format_scored(scored: int, planned: int) -> str:
+    """Return how many of the planned scores a number rests on; empty where it rests on all.
+
+    >>> format_scored(8, 11), format_scored(11, 11)
+    ('8 of 11 scored', '')
+    """
+    return "" if scored == planned else f"{scored:,} of {planned:,} scored"
 
 
 def format_judge_usage(usage: JudgeUsage) -> str:

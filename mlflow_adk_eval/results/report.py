@@ -164,8 +164,17 @@ class CriterionSummary:
     """Planned cells that ended in an error."""
     skipped: int
     """Planned cells to which the criterion did not apply."""
+    scored: int
+    """Case runs with a score."""
+    missing: int
+    """Case runs that should have a score and have none. The mean and its interval know nothing of them."""
     case_scores: Mapping[str, tuple[float, ...]]
     """The evaluated scores by eval id, one per run."""
+
+    @property
+    def planned(self) -> int:
+        """Case runs that should have a score."""
+        return self.scored + self.missing
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -326,6 +335,7 @@ class _Count:
     scored: int = 0
     errored: int = 0
     skipped: int = 0
+    missing: int = 0
     places: array[int] = field(default_factory=lambda: array("i"))
     """The case of each score."""
     scores: array[float] = field(default_factory=lambda: array("d"))
@@ -356,7 +366,9 @@ def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
             count.scored += scored
             count.errored += errored
             count.skipped += skipped
-            if score is not None:
+            if score is None:
+                count.missing += planned.threshold is not None or errored > 0
+            else:
                 count.places.append(len(eval_ids) - 1)
                 count.scores.append(score)
         reasons += agent_failed + (not decided)
@@ -371,6 +383,8 @@ def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
             evaluated=count.scored,
             errored=count.errored,
             skipped=count.skipped,
+            scored=len(count.scores),
+            missing=count.missing,
             case_scores=CaseScores(eval_ids, count.places, count.scores),
         )
         for name, count in sorted(counts.items(), key=lambda item: places.get(item[0], len(places)))

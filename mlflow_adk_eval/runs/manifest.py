@@ -268,7 +268,8 @@ def recomputed_metrics(report: Report) -> dict[str, float | None]:
     cases, passed = report.case_counts
     summaries = {key_of_criterion(name): summary for name, summary in report.summaries().items()}
     metrics: dict[str, float | None] = {"case_pass_rate": passed / cases if cases else None}
-    metrics |= {f"{key}/mean": summary.mean for key, summary in summaries.items()}
+    for key, summary in summaries.items():  # next to each mean, how many case runs it leaves out
+        metrics |= {f"{key}/mean": summary.mean, f"{key}/missing": summary.missing if summary.planned else None}
     metrics |= {f"{key}/threshold": summary.threshold for key, summary in summaries.items() if cases}
     metrics["cases"] = cases
     for key, summary in summaries.items():

@@ -287,6 +287,8 @@ def summary(*scores: float, threshold: float | None = 0.5, criterion: str = "min
         evaluated=len(scores),
         errored=0,
         skipped=0,
+        scored=len(scores),
+        missing=0,
         case_scores={str(index): (value,) for index, value in enumerate(scores)},
     )
 

@@ -1,0 +1,145 @@
+"""Why a run did not pass: each cause once, with how many cases it takes along, and of a case what was expected and what came.
+
+A crash of the agent leaves every criterion of a case without a score, and each of them says so. `causes_of` puts such sentences together, so
+that a reader sees one cause with its extent. `why_of` says of one case what a score of 0 does not: the first call, text or verdict that differs.
+Both return texts of others on one line; whoever shows them escapes them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from mlflow_adk_eval.criteria.alignment import differences
+from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.redact import cut
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, reason_of
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.text import counted
+
+_MOST_CASES = 2_000
+"""So many case runs that did not pass are read for causes: more are more than a page of causes needs, and take long to read."""
+_MOST_PLACES = 500
+_LONGEST = 240
+_CELL = re.compile(r"(?:^|; )invocation \d+ of \d+: ")
+_WHERE = re.compile(r"^(?:the agent did not finish: |turn \d+: )+")
+_VARYING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8,}", re.IGNORECASE)
+"""Numbers and ids, in which two messages of one cause differ."""
+_BY_TEXT = frozenset({"response_match_score", "exact_match", "bleu", "rouge"})
+"""Criteria whose reasons are numbers: the two texts say more."""
+
+
+@dataclass(slots=True)
+class Cause:
+    """Why some case runs did not pass."""
+
+    text: str
+    """On one line, without the case and the turn."""
+    verdict: Verdict
+    """*failed*: a threshold was missed; *undecided*: there is no score."""
+    eval_ids: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    """The criteria."""
+    places: list[int] = field(default_factory=list)
+    """Of the case runs, the first of very many."""
+    example: str = ""
+    """The first case, and why it missed the threshold."""
+
+    @property
+    def extent(self) -> str:
+        """How far it reaches, such as ``3 cases, 5 criteria``."""
+        criteria = len(self.names)
+        return counted(len(self.eval_ids), "case") + (f", {criteria} {'criterion' if criteria == 1 else 'criteria'}" if criteria else "")
+
+    def __str__(self) -> str:
+        """Return the cause with its extent."""
+        return f"{self.text} · {self.extent}"
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """The causes of a run, those that take the most cases along first."""
+
+    found: Sequence[Cause]
+    unread: int
+    """How many further case runs did not pass, whose causes were not read."""
+
+
+def causes_of(report: Report) -> Causes:
+    """Return why case runs of a report did not pass, each cause once."""
+    causes: dict[tuple[str, str], Cause] = {}
+    unpassed = [place for place, verdict in enumerate(report.verdicts) if verdict != "passed"]
+    for place in unpassed[:_MOST_CASES]:
+        case = report.cases.at(place)
+        for criterion, verdict, text in _causes(case):
+            key = verdict, _VARYING.sub("#", text)
+            cause = causes.get(key)
+            if cause is None:
+                cause = causes[key] = Cause(text, verdict)
+                cause.example = f"{report.label(case)}: {why_of(case)}" if verdict == "failed" else report.label(case)
+            cause.eval_ids.add(case.eval_id)
+            cause.names |= {criterion} if criterion else set()
+            if (not cause.places or cause.places[-1] != place) and len(cause.places) < _MOST_PLACES:
+                cause.places.append(place)
+    worst_first = sorted(causes.values(), key=lambda cause: (-len(cause.eval_ids), cause.verdict != "failed", -len(cause.names)))
+    return Causes(worst_first, max(len(unpassed) - _MOST_CASES, 0))
+
+
+def _causes(case: CaseResult) -> Iterator[tuple[str, Verdict, str]]:
+    """Yield the criterion, what it leads to, and the cause, for everything that stands between a case run and a pass."""
+    if case.error:
+        yield "", "undecided", _line(_WHERE.sub("", case.error))
+    if not any(planned.decides for planned in case.planned):
+        yield "", "undecided", "no criterion decides the case"
+    for result in case.results:
+        if not result.decides or result.passed:
+            continue
+        if isinstance(result.overall, Scored):
+            relation = "below" if result.greater_is_better else "above"
+            yield result.criterion, "failed", f"{result.criterion} {relation} its threshold {result.threshold:g}"
+        else:
+            reasons = filter(None, _CELL.split(reason_of(result.overall)))
+            for reason in dict.fromkeys(_line(_WHERE.sub("", reason)) for reason in reasons):
+                yield result.criterion, "undecided", reason
+
+
+def why_of(case: CaseResult) -> str:
+    """Return why a case run did not pass, in one line; empty where it passed.
+
+    The agent's own error comes first, then the first turn of the first criterion that missed its threshold, then the first that has no score.
+    """
+    if case.verdict == "passed":
+        return ""
+    if case.error:
+        return _line(case.error)
+    deciding = [result for result in case.results if result.decides and not result.passed]
+    missed = next((result for result in deciding if isinstance(result.overall, Scored)), None)
+    if missed:
+        return _why_missed(case, missed)
+    return _line(f"{deciding[0].criterion} has no score: {reason_of(deciding[0].overall)}") if deciding else "no criterion decides the case"
+
+
+def _why_missed(case: CaseResult, result: CriterionResult) -> str:
+    for index in range(case.rows):
+        cell = cell_at(result, index)
+        if not isinstance(cell, Scored) or result.reached(cell):
+            continue
+        turn = TurnPair(case, index)
+        where = f"turn {index + 1}: " if case.turns > 1 else ""
+        if result.criterion in _BY_TEXT and turn.expected_answer:
+            apart = next(differences(turn.answer, turn.expected_answer), None)
+            if apart:
+                return _line(f"{where}expected {apart.expected}, got {apart.actual}")
+        lines = [" ".join(line.strip().removeprefix("- ").split()) for line in cell.rationale.splitlines() if line.strip()]
+        if result.criterion == "tool_trajectory_avg_score" and len(lines) > 1:  # the first line counts, the others name calls
+            lines = [" ".join(lines[1:3]).replace("`", "")]
+        told = next((line for line in lines if line.startswith("✗")), lines[0] if lines else f"the score is {cell.score:.4g}")
+        return _line(f"{where}{result.criterion}: {told.removeprefix('✗ ')}")
+    score = result.score or 0.0
+    return f"{result.criterion} is {score:.4g}; the threshold is {result.threshold:g}"
+
+
+def _line(text: str) -> str:
+    return cut(" ".join(text.split()), _LONGEST)
