@@ -21,7 +21,7 @@ from mlflow_adk_eval.viewer.store import RunStore
 from tests.analysis.calibrated import EXPERIMENT as LABELS
 from tests.analysis.calibrated import evaluated, judge
 from tests.mlflow_kit import copied
-from tests.viewer.evaluations import EXPERIMENT, LARGE, OTHER, filled, hostile, large
+from tests.viewer.evaluations import EXPERIMENT, HOME, LARGE, OTHER, filled, home, hostile, large
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def labelled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def view(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
     folder = tmp_path_factory.mktemp("viewer")
     uri = copied(template, folder)
-    for experiment in (EXPERIMENT, OTHER):
+    for experiment in (EXPERIMENT, HOME, OTHER):
         open_store(folder, experiment=experiment)
-    runs = {**filled(uri), "hostile": hostile(uri), "hostile again": hostile(uri, more="a little more")}
+    runs = {**filled(uri), **home(uri), "hostile": hostile(uri), "hostile again": hostile(uri, more="a little more")}
     with serving(uri, runs) as found:
         yield found
 
