@@ -22,6 +22,7 @@ from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario
+from mlflow_adk_eval.report.findings import why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches
@@ -304,6 +305,8 @@ class CaseView:
     label: str
     opening: str
     """What the user said first, on one line."""
+    why: str
+    """Why it did not pass, on one line; empty where it passed."""
     scenario: ConversationScenario | None
     """What the simulated user was given."""
     turns: tuple[TurnView, ...]
@@ -341,6 +344,7 @@ def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_
             result=case,
             label=texts.line(report.label(case)),
             opening=on_one_line(turns[0].user) if turns else "",
+            why=texts.line(why_of(case)),
             scenario=plan.conversation_scenario if plan else None,
             turns=turns,
         )
