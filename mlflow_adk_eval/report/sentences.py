@@ -63,6 +63,17 @@ def format_scored(scored: int, planned: int) -> str:
     return "" if scored == planned else f"{scored:,} of {planned:,} scored"
 
 
+def format_missing(missing: int | None, planned: int | None) -> str:
+    """Return what a run that is listed lacks behind a mean; empty where it lacks nothing.
+
+    >>> format_missing(3, 11), format_missing(3, None), format_missing(None, None), format_missing(0, None)
+    ('8 of 11 scored', '3 not scored', 'unknown how many are scored', '')
+    """
+    if missing is None:
+        return "unknown how many are scored"
+    return format_scored(planned - missing, planned) if planned else f"{missing:,} not scored" if missing else ""
+
+
 def format_judge_usage(usage: JudgeUsage) -> str:
     """Return what the judges took, and how far they agreed.
 

@@ -5,6 +5,7 @@ Anybody who may write to the MLflow store may change those. They are shown, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,15 @@ class Number:
     low: float | None
     high: float | None
     """The ends of the 95% interval of the mean."""
+    missing: int | None
+    """Case runs that should have a score and have none; ``None``: the run does not say."""
+    planned: int | None
+    """Case runs that should have a score, where some are missing."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a mean, and nothing is missing behind it."""
+        return self.mean is not None and self.missing == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +67,8 @@ class RunRow:
     judges: str
     calls: int | None
     tokens: int | None
+    tags: Mapping[str, str]
+    """Those that people gave it."""
 
     @property
     def deciding(self) -> list[str]:
@@ -75,8 +87,16 @@ def row_of(run: Any) -> RunRow:
             thresholds[name.removeprefix("threshold.")] = None
             with suppress(ValueError):
                 thresholds[name.removeprefix("threshold.")] = float(value)
-    means = [name.removesuffix("/mean") for name in metrics if name.endswith("/mean")]
-    calls, tokens = (None if name not in metrics else round(metrics[name]) for name in ("judge/calls", "judge/tokens"))
+    known = {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def number(name: str) -> Number:
+        mean, pass_rate, low, high = (known.get(f"{name}/{key}") for key in ("mean", "pass_rate", "ci_low", "ci_high"))
+        return Number(thresholds.get(name), mean, pass_rate, low, high, count(f"{name}/missing"), count(f"{name}/planned"))
+
+    def count(name: str) -> int | None:
+        return round(known[name]) if name in known else None
+
+    means = [name.removesuffix("/mean") for name in known if name.endswith("/mean")]
     return RunRow(
         run_id=run.info.run_id,
         experiment_id=run.info.experiment_id,
@@ -88,15 +108,13 @@ def row_of(run: Any) -> RunRow:
         version=version or label,
         model_id=params.get("adk_eval.model_id", ""),
         commit=tags.get("mlflow.source.git.commit", "")[:8],
-        cases=round(metrics.get("cases", 0)),
-        pass_rate=metrics.get("case_pass_rate"),
-        criteria={
-            name: Number(thresholds.get(name), *(metrics.get(f"{name}/{key}") for key in ("mean", "pass_rate", "ci_low", "ci_high")))
-            for name in dict.fromkeys((*thresholds, *means))
-        },
+        cases=count("cases") or 0,
+        pass_rate=known.get("case_pass_rate"),
+        criteria={name: number(name) for name in dict.fromkeys((*thresholds, *means))},
         judges=params.get("adk_eval.judge_model", ""),
-        calls=calls,
-        tokens=tokens,
+        calls=count("judge/calls"),
+        tokens=count("judge/tokens"),
+        tags={name: value for name, value in tags.items() if not name.startswith(("mlflow.", "adk_eval."))},
     )
 
 

@@ -280,6 +280,7 @@ def recomputed_metrics(report: Report) -> dict[str, float | None]:
                 ("pass_rate", summary.pass_rate),
                 ("evaluated", summary.evaluated if measured else None),
                 ("errored", summary.errored if measured else None),
+                ("planned", summary.planned if summary.missing else None),  # of how many, where some are missing
             )
         }
     return metrics | (dict(_repeat_metrics(report)) if report.num_runs > 1 else {})
