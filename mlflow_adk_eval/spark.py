@@ -86,7 +86,7 @@ def evaluate(
             ``.adk_eval/ledger.sqlite``; ``False``: none.
         rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
         experiment: the MLflow experiment, by name or id; ``None``: the active one.
-        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        run_name: the name of the MLflow run; ``None``: the agent and the time.
         traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
             those, at most 2,000; ``True``: of all turns; ``False``: none.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.

@@ -136,7 +136,7 @@ def listed_runs(client: MlflowClient, experiment: str | None = None, most: int =
     while most > 0:
         page = client.search_runs(
             ids,
-            filter_string="tags.`adk_eval.schema` LIKE '%'",
+            filter_string="tags.`adk_eval.status` LIKE '%'",
             max_results=min(1_000, most),
             order_by=["attributes.start_time DESC"],
             page_token=token,

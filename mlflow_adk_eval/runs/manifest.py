@@ -132,13 +132,13 @@ def state_problems(evidence: Evidence) -> list[str]:
         problems.append("the run has the status FINISHED but no end time")
     if not ours:
         return problems
-    schema, status = tags.get("adk_eval.schema"), tags.get("adk_eval.status")
+    schema, status = params.get("adk_eval.schema"), tags.get("adk_eval.status")
     kind, model_id = params.get("adk_eval.evidence"), params.get("adk_eval.model_id")
     if schema is None:
-        problems.append("the run has no tag adk_eval.schema, so its layout is unknown")
+        problems.append("the run has no parameter adk_eval.schema, so its layout is unknown")
     elif schema != str(SCHEMA):
         problems.append(
-            f"the run's tag adk_eval.schema is {schema!r}; this version of mlflow-adk-eval reads and writes {SCHEMA}: {_OTHER_SCHEMA}"
+            f"the run's parameter adk_eval.schema is {schema!r}; this version of mlflow-adk-eval reads and writes {SCHEMA}: {_OTHER_SCHEMA}"
         )
     if status is None:
         problems.append("the run has no tag adk_eval.status, so it may be incomplete")

@@ -242,8 +242,8 @@ def _server_time(uri: str) -> datetime:
     return datetime.fromtimestamp(mktime_tz(date), UTC)
 
 
-CREATION = "adk_eval.creation"
-"""The tag by which what was created is found whose answer was lost: a value of its own for each."""
+CREATION = "mlflow.adk_eval.creation"
+"""The tag, hidden on MLflow's pages by its prefix, by which what was created is found whose answer was lost: a value of its own for each."""
 
 
 def created_once(create: Callable[[], T], find: Callable[[], Sequence[T]], discard: Callable[[T], None]) -> T:

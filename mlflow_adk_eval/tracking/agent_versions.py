@@ -38,7 +38,8 @@ from mlflow_adk_eval.tracking.storable import model_name
 _LOGGED = re.compile(r"(?:models:/)?(m-\w+)")
 _NUMBERED = re.compile(r"models:/([^/@]+)/(\d+)")
 _ALIASED = re.compile(r"models:/([^/@]+)@(.+)")
-_MARKED = re.compile(r"(.+)[@#]([^@#]+)")
+_DERIVED = re.compile(r"[@#][0-9a-f]{8}(?:\+[0-9a-f]{8})?$")
+"""The end of a label that was made from the agent's source: a commit or a hash, and a hash of what was not committed."""
 _NEAR = re.compile(r"(?:models:/*)?([^/@:]+[/@][^/@]+)")
 _FINGERPRINT = "adk_eval.fingerprint"
 _SAID_PARAM = "adk_eval.agent.said_version"
@@ -67,17 +68,15 @@ class AgentVersion:
     notes: tuple[str, ...] = ()
     """What readers of the report should know about it."""
 
-    @property
-    def version_first(self) -> str:
-        """What people call it, the version before the name, as MLflow's lists cut long names off.
 
-        >>> [AgentVersion(model_id="m", label=label).version_first for label in ("lights@02281c6a", "models:/lights/3", "lights")]
-        ['02281c6a lights', 'v3 lights', 'lights']
-        """
-        if registered := _NUMBERED.fullmatch(self.label):
-            return f"v{registered[2]} {registered[1]}"
-        marked = _MARKED.fullmatch(self.label)
-        return f"{marked[2]} {marked[1]}" if marked else self.label
+def short_label(label: str) -> str:
+    """Return what lists call a version, which cut long names off: the name, and the version that people gave it.
+
+    >>> [short_label(label) for label in ("lights@02281c6a", "lights@1.2", "models:/lights/3", "lights")]
+    ['lights', 'lights 1.2', 'lights v3', 'lights']
+    """
+    registered = _NUMBERED.fullmatch(label)
+    return f"{registered[1]} v{registered[2]}" if registered else _DERIVED.sub("", label).replace("@", " ")
 
 
 def find_version(

@@ -112,8 +112,6 @@ class Run:
     """Where the run is; ``None`` if that cannot be written down, having a password in it."""
     joined: bool = False
     """Whether somebody else has opened the run, and may have said something of it."""
-    name: str = ""
-    """What it is called until its verdict stands before that; empty where somebody else named it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +289,10 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         artifacts=parts.files,
         params={
             "adk_eval.num_runs": str(report.num_runs),
+            "adk_eval.turns": str(parts.turns),
+            "adk_eval.traces": extent,
+            "adk_eval.trace_count": str(len(records)),
+            **{name: storable_text(outage, secrets) for name, outage in outages.items()},
             **judge_params(report, secrets),
             **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
             **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
@@ -299,10 +301,6 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         metrics=dict(metrics_of(report)),
         tags={
             "adk_eval.verdict": report.verdict,
-            "adk_eval.traces": extent,
-            "adk_eval.trace_count": str(len(records)),
-            "adk_eval.turns": str(parts.turns),
-            **{name: fitted(storable_text(outage, secrets), LONGEST_TAG) for name, outage in outages.items()},
             NOTE: fitted(storable_text("\n\n".join(filter(None, notes)), secrets), LONGEST_TAG),
             TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in tables]),
         },
@@ -405,7 +403,7 @@ def evidence_of_report(report: Report) -> Evidence:
     )
     bundle = bundle_of(report, run, traces=False, secrets=secrets_of())
     params = start_params(report.config, digest, model_id) | dict(bundle.params)
-    tags = {"adk_eval.schema": str(SCHEMA), "adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}
+    tags = {"adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}
     return Evidence(
         run_id="",
         status="FINISHED",
@@ -430,6 +428,7 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
     """
     params: dict[str, str] = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
     params |= {
+        "adk_eval.schema": str(SCHEMA),
         "adk_eval.eval_set_digest": digest,
         "adk_eval.config_digest": config.digest(),
         "adk_eval.model_id": model_id,

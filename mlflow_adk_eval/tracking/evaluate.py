@@ -50,6 +50,7 @@ from mlflow_adk_eval.runs.manifest import state_problems
 from mlflow_adk_eval.runtime import note, span
 from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow
 from mlflow_adk_eval.text import few
+from mlflow_adk_eval.tracking.agent_versions import short_label
 from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle, dataset_of
 from mlflow_adk_eval.tracking.client import connect, run_named
 from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
@@ -109,7 +110,7 @@ def evaluate(
         agent_name: the sub-agent to evaluate instead of the root agent.
         progress: called with the numbers of finished and of all case runs.
         experiment: the MLflow experiment, by name or id; ``None``: the active one.
-        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        run_name: the name of the MLflow run; ``None``: the agent and the time.
         traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
             those, at most 2,000; ``True``: of all turns; ``False``: none.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
@@ -320,7 +321,7 @@ class LoggedEvaluation:
             )
             if earlier and earlier.run_id != run_id:
                 with reaching_mlflow("the run could not be started", HASTY):
-                    logged.client.set_tag(run_id, "adk_eval.resumed_from", earlier.run_id)
+                    logged.client.log_param(run_id, "adk_eval.resumed_from", earlier.run_id)
         self._parts = planned.collector(StoreCleaner(secrets_of()), self._keep_in)
 
     async def _report(self) -> Report:
@@ -390,7 +391,7 @@ def log_report(report: Report, *, agent_name: str, **options: Unpack[LogReportAr
         report: what was found.
         agent_name: what the agent is called.
         experiment: the MLflow experiment, by name or id; ``None``: the active one.
-        run_name: the name of the MLflow run; ``None``: the eval set and the agent version.
+        run_name: the name of the MLflow run; ``None``: the agent and the time.
         traces: the most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of
             those, at most 2,000; ``True``: of all turns; ``False``: none.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
@@ -487,7 +488,7 @@ def make_reevaluator(
             agent_version=request.model_id,
             num_runs=num_runs,
             experiment=experiment,
-            run_name=f"{request.agent_version} evaluated again",
+            run_name=f"{short_label(request.agent_version)} evaluated again",
             **options,
         )
         return report.run_id or ""

@@ -39,7 +39,6 @@ from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, key_of_criterion
-from mlflow_adk_eval.runs.parts import SCHEMA
 from mlflow_adk_eval.runtime import user_name
 from mlflow_adk_eval.signing.identities import IdentitySigner, load_attester
 from mlflow_adk_eval.signing.keys import Signer
@@ -53,7 +52,7 @@ from mlflow_adk_eval.store.reaching import (
     unless_absent,
     when_there_is_room,
 )
-from mlflow_adk_eval.tracking.agent_versions import find_version
+from mlflow_adk_eval.tracking.agent_versions import find_version, short_label
 from mlflow_adk_eval.tracking.bundle import (
     LONGEST_NAME,
     MOST_TRACES,
@@ -163,6 +162,7 @@ class LoggedRun:
             )
         self.params = start_params(config, digest, self.agent.model_id, source.sha256)
         """What is known before the agent is called, as parameters."""
+        self.params |= {name: value for name, value in self.agent.tags.items() if not name.startswith("mlflow.")}
         if target.failed_of:
             self.params[FAILED_OF] = target.failed_of
         self.run: Run
@@ -209,8 +209,7 @@ class LoggedRun:
             "mlflow.user": user_name(),
             "mlflow.source.name": Path(sys.argv[0]).name or "python",
             "mlflow.source.type": "LOCAL",
-            **self.agent.tags,
-            "adk_eval.schema": str(SCHEMA),
+            **{name: value for name, value in self.agent.tags.items() if name.startswith("mlflow.")},
             "adk_eval.status": "running",
             "adk_eval.agent_version": self.agent.label,
             "adk_eval.eval_set_id": eval_set_id,
@@ -232,14 +231,15 @@ class LoggedRun:
             log_in_batches(client, target.run_id, tags={**new, "mlflow.runType": _RUN_TYPE})
         else:
             tags |= {NOTE: note, CREATION: uuid4().hex}
-            name = fitted(target.run_name or self._name(started_ms), LONGEST_NAME)
+            part = f" (failed of {target.failed_of[:8]})" if target.failed_of else ""
+            name = f"{short_label(self.agent.label)} · {datetime.fromtimestamp(started_ms / 1000, tz=UTC):%H:%M}{part}"
+            name = fitted(target.run_name or name, LONGEST_NAME)
             opened = created_once(
                 lambda: client.create_run(self.experiment_id, started_ms, tags, name),
                 lambda: list(client.search_runs([self.experiment_id], f"tags.`{CREATION}` = '{tags[CREATION]}'")),
                 self._discard,
             )
         dataset, uri = target.dataset or dataset_of(self.eval_set, digest=self.digest), client.tracking_uri
-        name = self._name(opened.info.start_time)
         self.run = Run(
             run_id=opened.info.run_id,
             experiment_id=self.experiment_id,
@@ -252,17 +252,10 @@ class LoggedRun:
             agent_source=self.agent.source.manifest.decode(),
             tracking_uri=uri if without_credentials(uri) == uri else None,
             joined=bool(target.run_id) and not reopen,
-            name=name if opened.info.run_name == fitted(name, LONGEST_NAME) else "",
         )
         self._pending = Path(target.pending_folder or PENDING) / self.run.run_id
         """Where the evaluation is kept until MLflow has all of it."""
         return opened
-
-    def _name(self, started_ms: int) -> str:
-        """Return what the run is called if nobody names it, until its verdict stands before that."""
-        started = datetime.fromtimestamp(started_ms / 1000, tz=UTC)
-        part = f" (failed in {self.target.failed_of[:8]})" if self.target.failed_of else ""
-        return f"{self.agent.version_first} on {self.eval_set.eval_set_id}{part}, {started:%m-%d %H:%M} UTC"
 
     def _discard(self, twin: Any) -> None:
         with unless_absent():
@@ -332,7 +325,7 @@ class LoggedRun:
         return replace(report, run_id=self.run.run_id), bundle
 
     def _signed(self, bundle: Bundle, signer: Signer | IdentitySigner) -> Bundle:
-        """Return the bundle with its attestation, or with a tag and a note that say why it could not be signed."""
+        """Return the bundle with its attestation, or with a parameter and a note that say why it could not be signed."""
         if isinstance(signer, IdentitySigner):  # which takes its time: a kill meanwhile loses nothing
             with suppress(OSError):
                 bundle.save_briefly(self._pending)
@@ -366,7 +359,7 @@ class LoggedRun:
             self.unattested = message_of(error)
         _logger.error("%s", self.unattested)
         note = fitted(f"This evaluation is not attested. {self.unattested}\n\n{bundle.tags[NOTE]}", LONGEST_TAG)
-        return replace(bundle, tags={**bundle.tags, NOTE: note, "adk_eval.unattested": fitted(self.unattested, LONGEST_TAG)})
+        return replace(bundle, tags={**bundle.tags, NOTE: note}, params={**bundle.params, "adk_eval.unattested": self.unattested})
 
     def check_attested(self) -> None:
         """Raise an error if the evaluation was to be signed, and is logged without a signature.
@@ -461,10 +454,7 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
         ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
         tags |= {NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
     log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
-    # 5. Its name with the verdict, and its end.
     if ends:
-        if run.name:
-            client.update_run(run.run_id, name=fitted(f"{bundle.tags['adk_eval.verdict']} {run.name}", LONGEST_NAME))
         client.set_terminated(run.run_id, "FINISHED")
     if missing:
         raise TrackingError(

@@ -82,6 +82,7 @@ def report_of(
 def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", part_turns: int = 2) -> Evidence:
     """Return the evidence of a run that logged `report`, in parts that end after so many turns."""
     params = {
+        "adk_eval.schema": str(SCHEMA),
         "adk_eval.model_id": model_id,
         "adk_eval.eval_set_digest": eval_set_digest(report.eval_set),
         "adk_eval.config_digest": report.config.digest(),
@@ -89,7 +90,6 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", p
         **{f"threshold.{key_of_criterion(name)}": text for name, text in report.config.thresholds().items()},
     }
     tags = {
-        "adk_eval.schema": str(SCHEMA),
         "adk_eval.status": "complete",
         "adk_eval.verdict": report.verdict,
         "adk_eval.eval_set_id": report.eval_set.eval_set_id,

@@ -72,7 +72,7 @@ def test_the_run_holds_all_that_evaluate_logs() -> None:
     theirs = mlflow.get_run(evaluate(rooms(), cold(), CONFIG, experiment="logged by evaluate").run_id)
     run = run_of(evaluated(actual=cold()))
     assert run.info.status == "FINISHED"
-    assert run.data.tags.keys() == theirs.data.tags.keys() - {"adk_eval.creation"}  # MLflow has created this one
+    assert run.data.tags.keys() == theirs.data.tags.keys() - {"mlflow.adk_eval.creation"}  # MLflow has created this one
     assert run.data.params.keys() == theirs.data.params.keys()
     assert run.data.params["adk_eval.eval_set_digest"] == eval_set_digest(rooms())
     assert (run.data.tags["adk_eval.status"], run.data.tags["adk_eval.verdict"]) == ("complete", "failed")

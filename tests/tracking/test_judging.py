@@ -153,12 +153,12 @@ def test_how_often_judges_are_asked_is_known_from_the_config() -> None:
     }
 
 
-def test_an_outage_is_a_tag_and_stands_in_the_note() -> None:
+def test_an_outage_is_a_parameter_and_stands_in_the_note() -> None:
     down = bundle(judged.report(usage=replace(USAGE, outage="gemini: 503 s3cret-42 for 60 s")), secrets=SECRET)
-    assert down.tags["adk_eval.judge_outage"] == "gemini: 503 [API_KEY] for 60 s"
+    assert down.params["adk_eval.judge_outage"] == "gemini: 503 [API_KEY] for 60 s"
     assert "a judge stopped responding" in down.tags["mlflow.note.content"]
     assert "s3cret" not in str(down)
-    assert "adk_eval.judge_outage" not in bundle().tags
+    assert "adk_eval.judge_outage" not in bundle().params
 
 
 # Assessments
@@ -276,4 +276,4 @@ def test_the_gate_takes_what_was_logged_for_evidence(store: str) -> None:
 def test_runs_without_judges_are_what_they_were() -> None:
     plain = bundle(score(small.rooms(), small.expected_of(small.rooms()), small.CONFIG))
     assert VOTES not in plain.artifacts
-    assert set(plain.params) == {"adk_eval.num_runs", "adk_eval.manifest_sha256"}
+    assert {name.partition(".")[2] for name in plain.params} == {"num_runs", "turns", "traces", "trace_count", "manifest_sha256"}

@@ -85,7 +85,7 @@ def test_what_the_champion_did_is_judged_again_by_the_candidates_config(bench: B
     assert new.data.params["adk_eval.model_id"] == old.data.params["adk_eval.model_id"] != ours.data.params["adk_eval.model_id"]
     assert new.data.params["adk_eval.config_digest"] == ours.data.params["adk_eval.config_digest"]
     assert new.info.experiment_id == ours.info.experiment_id != old.info.experiment_id
-    assert new.info.run_name == "models:/helper/1 evaluated again"
+    assert new.info.run_name == "helper v1 evaluated again"
 
 
 def test_a_case_that_the_champion_never_had_needs_the_champion(bench: Bench) -> None:

@@ -414,7 +414,8 @@ def test_above_the_limit_only_what_did_not_pass_has_a_trace_and_the_run_says_so(
     report = evaluate(rooms(), answering(rooms(), heat="no"), CONFIG, experiment="limit", tracking_uri=store, traces=4)
     assert list(by_preview(store, report)) == ["[heat #1] 21 degrees please"]
     run = MlflowClient(store).get_run(report.run_id)
-    assert (run.data.tags["adk_eval.traces"], run.data.tags["adk_eval.trace_count"], run.data.tags["adk_eval.status"]) == (
+    params = run.data.params
+    assert (params["adk_eval.traces"], params["adk_eval.trace_count"], run.data.tags["adk_eval.status"]) == (
         "failed",
         "1",
         "complete",
@@ -441,7 +442,7 @@ def test_how_many_traces_are_wanted_can_be_said(store: str, traces: Any, count: 
 
     report = evaluate(rooms(), answering(rooms(), heat="no", light="no"), CONFIG, experiment="some", tracking_uri=store, traces=traces)
     assert len(traces_of(store, report)) == count
-    assert MlflowClient(store).get_run(report.run_id).data.tags["adk_eval.traces"] == extent
+    assert MlflowClient(store).get_run(report.run_id).data.params["adk_eval.traces"] == extent
 
 
 def test_a_run_that_lost_a_trace_is_partial_and_can_be_completed(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def comparable(found: dict) -> dict:
         "tags": {
             name: value
             for name, value in found["tags"].items()
-            if name not in ("mlflow.note.content", "mlflow.runName", "adk_eval.creation")
+            if name not in ("mlflow.note.content", "mlflow.runName", "mlflow.adk_eval.creation")
         },
     }
 

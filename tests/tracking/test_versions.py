@@ -195,7 +195,7 @@ def test_outside_of_git_the_agents_source_is_the_version(store: str, tmp_path: P
     write_agent(tmp_path, "greeting = 'hello'")
     first = run_of(store, tmp_path)
     digest = first.data.params["adk_eval.agent.source_sha256"]
-    assert first.data.tags["adk_eval.git"] == "absent"
+    assert first.data.params["adk_eval.git"] == "absent"
     assert first.data.tags["adk_eval.agent_version"] == f"agent#{digest[:8]}"
     model = MlflowClient(store).get_logged_model(model_of(first))
     assert model.params["adk_eval.agent.source_sha256"] == digest
@@ -216,7 +216,7 @@ def test_the_git_of_the_working_directory_is_not_that_of_the_agent(
     write_agent(elsewhere, "greeting = 'hello'")
     monkeypatch.chdir(repo)
     run = run_of(store, elsewhere)
-    assert run.data.tags["adk_eval.git"] == "absent"
+    assert run.data.params["adk_eval.git"] == "absent"
     assert "mlflow.source.git.commit" not in run.data.tags
 
 
@@ -229,9 +229,9 @@ def test_what_has_no_source_says_so(repo: Path, store: str, monkeypatch: pytest.
     report = evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="versions", tracking_uri=store, traces=False)
     run = MlflowClient(store).get_run(report.run_id)
     described = r"a recording that names no agent, sha256 [0-9a-f]{12}…, so its source is unknown"
-    assert re.fullmatch(described, run.data.tags["adk_eval.agent.source"])
+    assert re.fullmatch(described, run.data.params["adk_eval.agent.source"])
     assert "adk_eval.agent.source_sha256" not in run.data.params
-    assert run.data.tags["adk_eval.git"] == "absent"
+    assert run.data.params["adk_eval.git"] == "absent"
     assert run.data.tags["adk_eval.agent_version"] == "recording"
 
 
@@ -308,7 +308,7 @@ def test_a_registered_version_is_its_logged_model(registered: tuple[str, str], s
     run = run_of(store, agent_version=spelling.format(model_id=model_id))
     assert model_of(run) == model_id
     assert [found.model_id for found in run.inputs.model_inputs] == [model_id]
-    assert "adk_eval.git" not in run.data.tags
+    assert "adk_eval.git" not in run.data.params
 
 
 @pytest.mark.parametrize(

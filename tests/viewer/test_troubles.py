@@ -40,7 +40,7 @@ def troubled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     for number in range(200):
         text = texts[number % len(texts)].encode("utf-8", "replace").decode().replace("\0", "0")
         tags = {
-            "adk_eval.schema": "2",
+            "adk_eval.status": "complete",
             "adk_eval.verdict": "failed",
             "adk_eval.eval_set_id": text[:4000],
             "adk_eval.agent_version": f"{text[:200]}@{text[:200]}",
@@ -49,10 +49,10 @@ def troubled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         client.log_metric(run.info.run_id, f"criterion_{number % 9}_{'y' * 200}/mean", float("nan") if number % 5 else 1e300)
         client.log_param(run.info.run_id, f"threshold.criterion_{number % 9}_{'y' * 200}", text[:50])
         client.set_terminated(run.info.run_id)
-    writing = client.create_run(experiment, run_name="being written", tags={"adk_eval.schema": "2", "adk_eval.status": "running"})
+    writing = client.create_run(experiment, run_name="being written", tags={"adk_eval.status": "running"})
     runs["writing"] = writing.info.run_id
     gone = client.get_experiment_by_name("gone").experiment_id
-    runs["gone"] = client.create_run(gone, run_name="gone", tags={"adk_eval.schema": "2"}).info.run_id
+    runs["gone"] = client.create_run(gone, run_name="gone", tags={"adk_eval.status": "complete"}).info.run_id
     client.delete_experiment(gone)
     for name in ("bare", "lost"):
         place = Path(client.get_run(runs[name]).info.artifact_uri.removeprefix("file://")) / "adk_eval"

@@ -45,7 +45,7 @@ def test_a_run_ends_with_its_evidence_and_traces(lab: Lab, where: str) -> None:
     run = lab.client.get_run(report.run_id)
     assert (run.info.status, run.data.tags["adk_eval.status"]) == ("FINISHED", "complete")
     traces = lab.client.search_traces(locations=[run.info.experiment_id], run_id=report.run_id)
-    assert len(traces) == int(run.data.tags["adk_eval.trace_count"]) > 0
+    assert len(traces) == int(run.data.params["adk_eval.trace_count"]) > 0
     decision = adk_eval.gate(report.run_id, tracking_uri=lab.uri, raise_on_failure=False)
     assert decision.verdict == report.verdict
     for rows in ("cases", "invocations", "votes", "repeats"):

@@ -181,9 +181,9 @@ def test_the_git_of_the_working_directory_says_nothing(shop: Shop, tmp_path: Pat
     git(respectable, "add", "--all")
     git(respectable, "commit", "-m", "reviewed")
     monkeypatch.chdir(respectable)
-    tags = shop.run(shop.evaluate()).data.tags
-    assert tags["adk_eval.git"] == "absent"
-    assert "mlflow.source.git.commit" not in tags
+    data = shop.run(shop.evaluate()).data
+    assert data.params["adk_eval.git"] == "absent"
+    assert "mlflow.source.git.commit" not in data.tags
     monkeypatch.chdir(tmp_path)
     tags = shop.run(shop.evaluate(respectable / NAME)).data.tags
     assert tags["mlflow.source.git.commit"] == git(respectable, "rev-parse", "HEAD")
@@ -225,7 +225,7 @@ def test_the_same_source_may_be_evaluated_as_the_version_that_it_is(shop: Shop, 
     version = shop.register(first)
     again = shop.evaluate(write_agent(tmp_path / "checkout"), agent_version=f"models:/{shop.name}/{version}")
     assert shop.run(again).data.params["adk_eval.model_id"] == shop.run(first).data.params["adk_eval.model_id"]
-    assert shop.run(again).data.tags["adk_eval.agent.source"] == "4 files in and around shop"
+    assert shop.run(again).data.params["adk_eval.agent.source"] == "4 files in and around shop"
     assert again.notes == ()
 
 

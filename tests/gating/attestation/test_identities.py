@@ -402,7 +402,7 @@ def test_what_could_not_be_signed_is_logged_and_says_so(
     assert f"run {run.info.run_id} is complete but has no attestation" in str(refused.value)
     tags = run.data.tags
     assert (run.info.status, tags["adk_eval.status"], tags["adk_eval.verdict"]) == ("FINISHED", "complete", "passed")
-    assert tags["adk_eval.unattested"].startswith("Sigstore could not sign")
+    assert run.data.params["adk_eval.unattested"].startswith("Sigstore could not sign")
     assert tags["mlflow.note.content"].startswith("This evaluation is not attested. Sigstore could not sign")
     assert not (tmp_path / "adk_eval_pending").exists()
     where: dict[str, Any] = {"tracking_uri": store, "raise_on_failure": False}

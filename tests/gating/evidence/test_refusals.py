@@ -127,9 +127,9 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "scheduled": (lambda e: replace(e, status="SCHEDULED"), None, "the run has not started"),
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
     "no evaluation": (no_evaluation, None, "the run contains no evaluation: it has neither adk_eval tags nor artifacts"),
-    "no schema": (tag("adk_eval.schema", None), None, "the run has no tag adk_eval.schema, so its layout is unknown"),
-    "future schema": (tag("adk_eval.schema", "3"), None, "the run's tag adk_eval.schema is '3'; this version of mlflow-adk-eval reads and writes 2"),
-    "older schema": (tag("adk_eval.schema", "1"), None, "the run's tag adk_eval.schema is '1'; this version of mlflow-adk-eval reads and writes 2"),
+    "no schema": (param("adk_eval.schema", None), None, "the run has no parameter adk_eval.schema, so its layout is unknown"),
+    "future schema": (param("adk_eval.schema", "3"), None, "the run's parameter adk_eval.schema is '3'; this version of mlflow-adk-eval reads and writes 2"),
+    "older schema": (param("adk_eval.schema", "1"), None, "the run's parameter adk_eval.schema is '1'; this version of mlflow-adk-eval reads and writes 2"),
     "manifest of an older schema": (
         lambda e: with_manifest(e, json.dumps({"schema": 1, "artifacts": {}}).encode()),
         None,
