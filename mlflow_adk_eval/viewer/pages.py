@@ -14,9 +14,10 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.report.html.page import Texts, environment
+from mlflow_adk_eval.report.html.page import Texts, environment, hits
 from mlflow_adk_eval.report.html.report import HEIGHT, WIDTH, case_views, criterion_rows, share_of
-from mlflow_adk_eval.results.outcomes import Verdict, verdict_of
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, explanation_of, verdict_of
+from mlflow_adk_eval.results.table import cell_at, row_verdict
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer.first_look import FirstLook
 from mlflow_adk_eval.viewer.listing import ORDER, VERDICTS, moment, short
@@ -36,7 +37,7 @@ def templates() -> Environment:
     loaders = [PackageLoader("mlflow_adk_eval.viewer"), base.loader]
     found = base.overlay(loader=ChoiceLoader([loader for loader in loaders if loader]))
     functions: dict[str, Any] = {"link": link, "short": short, "moment": moment, "base": BASE.get, "baseline": BASELINE.get}
-    found.filters.update(functions)
+    found.filters.update(functions, hits=hits)
     found.globals.update(functions)  # pyright: ignore[reportCallIssue, reportArgumentType] - jinja2 types it by what it holds at first
     return found
 
@@ -188,10 +189,16 @@ def _places(opened: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[T
 
 
 def case_page(opened: OpenRun, place: int, query: Query, texts: Texts) -> dict[str, Any]:
-    """Return one case run with all of its turns, some at a time, and the neighbours that did not pass either."""
+    """Return one case run with all of its turns, some at a time, and the neighbours that did not pass either.
+
+    It begins with the turn that a reader looks for: the first that has the text of a search, else the first that did not pass.
+    """
     case, verdicts = opened.case(place), opened.report.verdicts
-    page = paged(range(case.turns), query, TURNS_A_PAGE)
-    (view,) = case_views(opened.report, [case], texts, slice(page.first - 1, page.last))
+    wanted = query.get("q").strip()
+    begin = next((turn for turn in range(case.turns) if _is_looked_for(case, turn, wanted.casefold())), 0)
+    asked = Query(query.path, [*query.params, ("page", str(begin // TURNS_A_PAGE + 1))])
+    page = paged(range(case.turns), asked, TURNS_A_PAGE)
+    (view,) = case_views(opened.report, [case], texts, slice(page.first - 1, page.last), whole=True)
     unpassed = [other for other in range(len(verdicts)) if verdicts[other] != "passed"]
     place_of_case = {"eval_id": case.eval_id, "run_index": case.run_index}
     return {
@@ -199,10 +206,21 @@ def case_page(opened: OpenRun, place: int, query: Query, texts: Texts) -> dict[s
         "case": view,
         "save": link(f"/runs/{opened.row.run_id}/case.evalset.json", **place_of_case),
         "expected_too": case.expected is not None,
+        "place": place_of_case,
+        "wanted": wanted,
+        "begin": begin + 1,
         "page": page,
         "before": next((case_link(opened, other) for other in reversed(unpassed) if other < place), ""),
         "after": next((case_link(opened, other) for other in unpassed if other > place), ""),
     }
+
+
+def _is_looked_for(case: CaseResult, turn: int, wanted: str) -> bool:
+    """Whether a turn has a text, folded for a search, anywhere in it; without such a text, whether the turn did not pass."""
+    if not wanted:
+        return row_verdict(case.results, turn) not in ("passed", None)
+    cells = (explanation_of(cell_at(result, turn)) for result in case.results)
+    return any(wanted in str(one).casefold() for one in (*case.actual[turn : turn + 1], *(case.expected or ())[turn : turn + 1], *cells))
 
 
 def case_link(opened: OpenRun, place: int) -> str:

@@ -233,6 +233,25 @@ def _with_marks(pieces: Pieces, tag: Literal["del", "ins"]) -> str:
     return Markup(html.replace(_OPEN, f"<{tag}>").replace(_CLOSE, f"</{tag}>"))  # noqa: S704 - all of the text is escaped
 
 
+def hits(html: Markup, wanted: str) -> Markup:
+    r"""Mark a text wherever a page's escaped HTML shows it, across marks and code, never within a tag or an escaped character.
+
+    >>> hits(Markup('<b title="on">lamp <del>on</del> &amp; ON</b>'), "on")
+    Markup('<b title="on">lamp <del><mark>on</mark></del> &amp; <mark>ON</mark></b>')
+    >>> hits(Markup("it is <del>off</del> &amp; so"), "is OFF"), hits(Markup("x &amp; y"), "amp")
+    (Markup('it <mark>is </mark><del><mark>off</mark></del> &amp; so'), Markup('x &amp; y'))
+    """
+    if not wanted or len(wanted) > _LONGEST_LINE:
+        return html
+    letters = "(?:</?(?:del|ins|code)>)*".join(re.escape(str(escape(letter))) for letter in wanted)
+    anything = re.compile(rf"(?P<hit>{letters})|<[^>]*>|&[^;\s]*;", re.IGNORECASE)
+
+    def with_mark(found: re.Match[str]) -> str:
+        return re.sub("([^<>]+)(?=<|$)", r"<mark>\1</mark>", found[0]) if found["hit"] else found[0]
+
+    return Markup(anything.sub(with_mark, html))  # noqa: S704 - escaped before, and nothing but marks was added
+
+
 def within(most: int, cases: Iterable[T], turns_of: Callable[[T], int]) -> Iterator[T]:
     """Yield cases until they have `most` turns."""
     turns = 0

@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from markupsafe import Markup
 
@@ -19,7 +20,8 @@ from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, user_text
+from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario
 from mlflow_adk_eval.report.findings import why_of
@@ -35,6 +37,8 @@ CaseVotes = Mapping[str, Mapping[int, Sequence[Vote]]]
 
 MOST_CALLS = 200
 """As many calls of a side are shown."""
+MOST_EVENTS = 500
+"""As many events of a turn are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class CallView:
     """As JSON; empty where there are none."""
     injected: str = ""
     """What the tool environment did to it; empty where nothing is known of that."""
+    result: str = ""
+    """What the tool returned, as JSON; empty where that is not known or not shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,13 @@ class TurnView:
     information: str
     injections: tuple[str, ...]
     """What the tool environment did to calls of which it is not known which they were."""
+    events: tuple[tuple[str, str], ...] = ()
+    """Everything that happened, in order: who or what, and the text. Empty where only a summary is shown."""
 
 
-def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, votes: CaseVotes, texts: Texts) -> TurnView:
+def turn_view(
+    case: CaseResult, index: int, trajectory: ToolTrajectorySettings, votes: CaseVotes, texts: Texts, *, whole: bool = False
+) -> TurnView:
     """Return one turn of a case.
 
     Args:
@@ -99,6 +109,7 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
         trajectory: how tool calls are compared.
         votes: those on the case.
         texts: what makes texts fit to be shown.
+        whole: whether to show also what the tools returned, and every event.
     """
     turn, injections = TurnPair(case, index), case.conversation.injections
     wanted, answer = texts.words(turn.expected_answer), texts.words(turn.answer)
@@ -107,9 +118,11 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
     injected = by_call(injections, index, [call.name or "" for call in calls]) if injections else []
     marks = {id(call): str(injection) for call, injection in zip(calls, injected, strict=False) if injection}
     placed = {id(injection) for injection in injected}
+    answered = turn.actual.answered_calls() if whole and turn.actual else []
+    returned = {id(call): texts.words(json_text(found.response)) for call, found in answered if found}
 
     def view(call: FunctionCall | None, args: str | None = None) -> CallView | None:
-        return call_view(call, texts, args, marks.get(id(call), "")) if call else None
+        return call_view(call, texts, args, marks.get(id(call), ""), returned.get(id(call), "")) if call else None
 
     steps: list[StepView] = []
     if turn.expected is None:
@@ -149,13 +162,31 @@ def turn_view(case: CaseResult, index: int, trajectory: ToolTrajectorySettings, 
             for injection in injections
             if injection.invocation_index == index and id(injection) not in placed
         ),
+        events=tuple(islice(_events(turn.actual, texts), MOST_EVENTS)) if whole and turn.actual else (),
     )
 
 
-def call_view(call: FunctionCall, texts: Texts, args: str | None = None, injected: str = "") -> CallView:
+def call_view(call: FunctionCall, texts: Texts, args: str | None = None, injected: str = "", result: str = "") -> CallView:
     """Return what is shown of a call; `args` is what is shown of its arguments, where that is known already."""
     given = texts.words(json_text(call.args)) if call.args and args is None else args or ""
-    return CallView(texts.words(call.name or "tool"), given, injected)
+    return CallView(texts.words(call.name or "tool"), given, injected, result)
+
+
+_DEEDS: Mapping[StepKind, str] = {"text": "says", "media": "sends", "call": "calls", "response": "gets the result of"}
+
+
+def _events(turn: Invocation, texts: Texts) -> Iterator[tuple[str, str]]:
+    """Yield everything that happened in a turn, in order: who or what it was, and the text."""
+    yield "User", texts.words(user_text(turn))
+    for step in steps(turn):
+        number = f" (call {step.call})" if step.call else ""
+        said = step.kind == "text"
+        yield (
+            f"{texts.line(step.author) or 'Agent'} {_DEEDS[step.kind]} {texts.line(step.name)}{number}".rstrip(),
+            texts.words(step.payload if said else "" if step.kind == "media" else json_text(step.payload)),
+        )
+    yield from (("Error", texts.words(error)) for error in turn.errors)
+    yield "Final answer", texts.words(final_text(turn))
 
 
 WIDTH, HEIGHT = 200, 40
@@ -331,15 +362,25 @@ def shown_cases(report: Report, most: int = MOST_TURNS) -> tuple[tuple[CaseResul
     )
 
 
-def case_views(report: Report, cases: Sequence[CaseResult], texts: Texts, turns_shown: slice = slice(None)) -> Iterator[CaseView]:
-    """Yield what is shown of cases of a report, and of the turns of each, in the order in which they are given."""
+def case_views(
+    report: Report, cases: Sequence[CaseResult], texts: Texts, turns_shown: slice = slice(None), *, whole: bool = False
+) -> Iterator[CaseView]:
+    """Yield what is shown of cases of a report, and of the turns of each, in the order in which they are given.
+
+    Args:
+        report: the report.
+        cases: the cases.
+        texts: what makes texts fit to be shown.
+        turns_shown: the turns.
+        whole: whether to show also what the tools returned, and every event.
+    """
     plans = report.eval_set.named({case.eval_id for case in cases})
     for case in cases:
         plan = plans.get(case.eval_id)
         votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
         settings = report.config.criteria_of(case.eval_id).values()
         trajectory = next((one for one in settings if isinstance(one, ToolTrajectorySettings)), _EXACTLY)
-        turns = tuple(turn_view(case, index, trajectory, votes, texts) for index in range(case.turns)[turns_shown])
+        turns = tuple(turn_view(case, index, trajectory, votes, texts, whole=whole) for index in range(case.turns)[turns_shown])
         yield CaseView(
             result=case,
             label=texts.line(report.label(case)),

@@ -37,11 +37,48 @@
   let shown = address();
   document.addEventListener("htmx:pushedIntoHistory", () => (shown = address()));
   addEventListener("popstate", () => address() !== shown && location.reload());
-  // A single key labels, unless somebody is writing.
+  // Single keys do what the page says of them, unless somebody is writing or has turned them off.
+  const keys = document.querySelector(".keys");
+  const off = document.getElementById("keys-off");
+  let kept = {};
+  try {
+    kept = localStorage;
+  } catch {
+    // a browser that keeps nothing
+  }
+  keys.hidden = false;
+  off.checked = kept.keys === "off";
+  off.addEventListener("change", () => (kept.keys = off.checked ? "off" : "on"));
+  const move = (step, fits = () => true) => {
+    const rows = [...document.querySelectorAll("[data-row]")].filter((row) => row.checkVisibility());
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    const top = rows.findIndex((row) => row.getBoundingClientRect().bottom > 0);
+    const ahead = step < 0 ? rows.slice(0, at < 0 ? rows.length : at).reverse() : rows.slice(at < 0 ? Math.max(top, 0) : at + 1);
+    const row = ahead.find(fits);
+    (row?.matches("a, summary, button") ? row : row?.querySelector("a, summary, button"))?.focus();
+    row?.scrollIntoView({ block: "nearest" });
+    return Boolean(row);
+  };
+  const unpassed = (row) => ["failed", "undecided"].includes(row.closest("[data-verdict]")?.dataset.verdict);
+  const moves = {
+    j: () => move(1),
+    k: () => move(-1),
+    n: () => move(1, unpassed),
+    "/": () => document.querySelector("[data-search]")?.focus(),
+  };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || event.target.closest("input, textarea")) return;
-    document.querySelector(`.label [aria-keyshortcuts="${CSS.escape(event.key)}"]`)?.click();
+    if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || (off.checked && event.key !== "?")) return;
+    if (event.target.closest("input:not([type=checkbox]), textarea, select")) return;
+    const named = document.querySelector(`:is(a, button)[aria-keyshortcuts="${CSS.escape(event.key)}"]`);
+    if (!named && !moves[event.key]) return;
+    event.preventDefault();
+    if (!moves[event.key]?.()) named?.click();
   });
+  // A case begins with what a search found in it, else with the first turn that did not pass.
+  const mark = document.querySelector("main mark");
+  const begin = location.hash ? null : (mark ?? document.querySelector("[data-begin]"));
+  for (let fold = begin; fold; fold = fold.parentElement.closest("details")) if (fold.matches("details")) fold.open = true;
+  if (begin?.getBoundingClientRect().top > innerHeight / 2) begin.scrollIntoView({ block: mark ? "center" : "start" });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     const open = event.target.closest("details.facet[open]");
