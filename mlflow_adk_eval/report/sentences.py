@@ -67,10 +67,10 @@ def format_missing(missing: int | None, planned: int | None) -> str:
     """Return what a run that is listed lacks behind a mean; empty where it lacks nothing.
 
     >>> format_missing(3, 11), format_missing(3, None), format_missing(None, None), format_missing(0, None)
-    ('8 of 11 scored', '3 not scored', 'unknown how many are scored', '')
+    ('8 of 11 scored', '3 not scored', 'scored: unknown', '')
     """
     if missing is None:
-        return "unknown how many are scored"
+        return "scored: unknown"
     return format_scored(planned - missing, planned) if planned else f"{missing:,} not scored" if missing else ""
 
 

@@ -33,8 +33,9 @@ from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
-from mlflow_adk_eval.viewer.listing import runs_page
+from mlflow_adk_eval.viewer.listing import comparisons, runs_page
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
+from mlflow_adk_eval.viewer.registry import Registry
 from mlflow_adk_eval.viewer.store import OpenRun, RunStore
 from mlflow_adk_eval.viewer.trend import trend_page
 
@@ -119,7 +120,9 @@ class Viewer:
     @_locked
     def runs(self, request: Request) -> Response:
         """Show the list of runs."""
-        return self.rendered(request, "runs.html.j2", "Runs", **runs_page(self.store.rows(), query_of(request)))
+        rows = self.store.rows()
+        context = runs_page(rows, query_of(request), self.store.registry(), self.baseline())
+        return self.rendered(request, "runs.html.j2", "Runs", **context)
 
     @_locked
     def run(self, request: Request) -> Response:
@@ -206,19 +209,19 @@ class Viewer:
         row = opened.row
         rows = self.store.rows(fresh=False)  # latest first
         earlier = next((one for one in rows if one.eval_set == row.eval_set and one.started < row.started), None)
-        against = {"Compare with the previous run": earlier, "Compare with the baseline": self.baseline()}
-        comparisons = [
-            (title, link("/compare", ("run", other.run_id), ("run", row.run_id)))
-            for title, other in against.items()
-            if other and other.run_id != row.run_id
-        ]
-        comparisons += [("Use as baseline", query_of(request)(baseline=row.run_id))] if row.run_id != BASELINE.get() else []
+        registry = self.store.registry() or Registry()
+        previous = [("the previous run", link("/compare", ("run", earlier.run_id), ("run", row.run_id)))] if earlier else []
+        others = comparisons(row, registry.champion_of(row, rows), self.baseline())
+        against = [*previous, *((name, href) for _, name, href in others)]
+        chosen = [("Use as baseline", query_of(request)(baseline=row.run_id))] if row.run_id != BASELINE.get() else []
         label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
         given: dict[str, Any] = {
             "run": opened,
             "problems": opened.run.problems,
             "mlflow": self.mlflow(row),
-            "comparisons": comparisons,
+            "comparisons": [*((f"Compare with {name}", href) for name, href in against), *chosen],
+            "held": registry.held_by(row),
+            "noted": [(note, self.mlflow(row, f"/artifacts/{note.record}")) for note in registry.noted.get(row.run_id, ())],
             "label_here": label,
             **context,
         }

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Literal
 
+from markupsafe import Markup
+
+from mlflow_adk_eval.report.sentences import format_mean, format_missing
 from mlflow_adk_eval.results.outcomes import Verdict
-from mlflow_adk_eval.runs.listed import MOST_RUNS, RunRow
-from mlflow_adk_eval.viewer.query import Query, filtered, paged
+from mlflow_adk_eval.runs.listed import MOST_RUNS, Number, RunRow
+from mlflow_adk_eval.viewer.query import Choice, Facet, Query, filtered, link, paged
+from mlflow_adk_eval.viewer.registry import Holder, Registry
 from mlflow_adk_eval.viewer.store import greater_is_better
 
 _RUNS_A_PAGE = 50
-_MOST_COLUMNS = 5
+_MOST_COLUMNS, _MOST_TAGS = 5, 5
 _WORDS = {"avg", "score", "v1", "v2", "based", "input"}
 VERDICTS: tuple[Verdict, ...] = ("failed", "undecided", "passed")
 ORDER: Mapping[str, int] = {verdict: rank for rank, verdict in enumerate(VERDICTS)}
@@ -35,13 +41,48 @@ def moment(at: datetime) -> str:
     return f"{at.astimezone():%Y-%m-%d %H:%M}"
 
 
-FACETS: Mapping[str, tuple[str, Callable[[RunRow], str]]] = {
+def parted(text: str) -> Markup:
+    """Return a text that a narrow column breaks where its words begin, before it breaks within one.
+
+    >>> parted("home_automation#02<")
+    Markup('home_<wbr>automation#<wbr>02&lt;')
+    """
+    return Markup("<wbr>").join(re.split(r"(?<=[_#@/.:+-])(?=\w)", text))
+
+
+def lacking(number: Number) -> str:
+    """Return what is missing behind the mean of a criterion; empty where nothing is, and where nothing was to come."""
+    if number.missing is None and (number.mean is None or number.threshold is None):
+        return ""
+    return format_missing(number.missing, number.planned)
+
+
+def missed(number: Number) -> bool:
+    """Whether a case run has a score that misses the threshold. A run that does not say how many have none may have missed it as well."""
+    rate = 1.0 if number.pass_rate is None else number.pass_rate
+    if not number.missing or number.planned is None:
+        return rate < 1
+    return round(rate * number.planned) < number.planned - number.missing
+
+
+Getter = Callable[[RunRow], str]
+FACETS: Mapping[str, tuple[str, Getter]] = {
     "verdict": ("Verdict", lambda row: row.verdict),
     "eval_set": ("Eval set", lambda row: row.eval_set),
     "agent": ("Agent", lambda row: row.agent),
     "version": ("Version", lambda row: row.version),
     "commit": ("Commit", lambda row: row.commit),
 }
+
+
+def _facets_of(rows: Sequence[RunRow]) -> dict[str, tuple[str, Getter]]:
+    """Return what runs are filtered and grouped by: what all have, and the tags that most have."""
+
+    def tag(key: str) -> Getter:
+        return lambda row: row.tags.get(key, "")
+
+    keys = Counter(key for row in rows for key in row.tags)
+    return {**FACETS, **{f"tag.{key}": (f"Tag {key}", tag(key)) for key, _ in keys.most_common(_MOST_TAGS)}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +96,37 @@ class Column:
     """By what the list is sorted; ``None``: nothing is known of the run, which then comes last."""
     cell: Callable[[RunRow], tuple[str, str]] = lambda _: ("", "")
     """What a number or text is shown as, and what stands smaller below it."""
+    whole: Callable[[RunRow], bool] = lambda _: True
+    """Whether nothing is missing behind the value; a run of which something is comes after the others."""
     full: str = ""
     """The criterion's whole name."""
     threshold: str = ""
 
 
+def _of_criterion(name: str, shown: Callable[[Number], str], below: str = "") -> dict[str, Any]:
+    """Return the part of a column that is read from a criterion; `below`: what stands below where nothing is missing."""
+
+    def value(row: RunRow) -> float | None:
+        return row.criteria[name].mean if name in row.criteria else None
+
+    def cell(row: RunRow) -> tuple[str, str]:
+        number = row.criteria[name]
+        return shown(number), lacking(number) or below
+
+    return {"value": value, "cell": cell, "whole": lambda row: not lacking(row.criteria[name])}
+
+
+def seconds(value: float) -> str:
+    """Return a duration with its unit.
+
+    >>> seconds(1.234), seconds(0.0456), seconds(1234.5)
+    ('1.2 s', '46 ms', '1,234 s')
+    """
+    return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"  # noqa: PLR2004 - three digits do
+
+
+_TOKENS = _of_criterion("token_usage_v1", lambda number: f"{number.mean or 0:,.0f} tokens", "per turn")
+_SECONDS = _of_criterion("invocation_duration_v1", lambda number: seconds(number.mean or 0.0), "per turn")
 _RUN_COLUMNS = (
     Column(key="started", title="Run", kind="run", value=lambda row: row.started),
     Column(key="verdict", title="Verdict", kind="verdict", value=lambda row: ORDER.get(row.verdict, -1)),
@@ -68,14 +135,16 @@ _RUN_COLUMNS = (
         title="Cases passed",
         kind="number",
         value=lambda row: row.pass_rate,
-        cell=lambda row: (f"{row.pass_rate:.0%}", f"of {row.cases:,}"),
+        cell=lambda row: (f"{row.pass_rate:.0%}", f"{round((row.pass_rate or 0) * row.cases):,} of {row.cases:,}"),
     ),
+    Column(key="tokens", title="Agent tokens", kind="criterion", full="token_usage_v1", **_TOKENS),
+    Column(key="seconds", title="Latency", kind="criterion", full="invocation_duration_v1", **_SECONDS),
     Column(
         key="calls",
-        title="Judge calls",
+        title="Judge tokens",
         kind="number",
         value=lambda row: row.calls,
-        cell=lambda row: (f"{row.calls:,}", f"{row.tokens:,} tokens" if row.tokens else ""),
+        cell=lambda row: (f"{row.tokens:,} tokens" if row.tokens else f"{row.calls:,} calls", f"{row.calls:,} calls" if row.tokens else ""),
     ),
     Column(
         key="version",
@@ -89,27 +158,74 @@ _BEFORE_CRITERIA = 3
 """So many columns come before those of the criteria."""
 
 
-def runs_page(rows: Sequence[RunRow], query: Query) -> dict[str, Any]:
-    """Return the list of runs."""
-    runs, facets = filtered(rows, FACETS, query)
+def runs_page(rows: Sequence[RunRow], query: Query, registry: Registry | None, baseline: RunRow | None) -> dict[str, Any]:
+    """Return the list of runs, and of each run on the page what the registry says and what it can be compared with.
+
+    Args:
+        rows: all runs.
+        query: the text and the facets that they are filtered by, the order, what they are grouped by, and the page.
+        registry: what the model registry says; ``None``: it does not answer.
+        baseline: the run that the reader compares others with, if any.
+    """
+    known = registry or Registry()
+    words = query.get("q").casefold().split()
+    found = [row for row in rows if all(word in _text(row, known) for word in words)] if words else rows
+    by = _facets_of(rows)
+    runs, facets = filtered(found, by, query)
     named = Counter(name for row in runs for name in row.deciding)
     criteria = [_criterion_column(name, runs) for name, _ in named.most_common(_MOST_COLUMNS)]
     columns = [*_RUN_COLUMNS[:_BEFORE_CRITERIA], *criteria, *_RUN_COLUMNS[_BEFORE_CRITERIA:]]
     order = query.get("sort") or "-started"
-    for column in (*criteria, *_RUN_COLUMNS):
+    for column in columns:
         if column.key == order.lstrip("-"):
-            known = [row for row in runs if column.value(row) is not None]
-            runs = [*sorted(known, key=column.value, reverse=order.startswith("-")), *(row for row in runs if column.value(row) is None)]
+            ranked = sorted((row for row in runs if column.value(row) is not None), key=column.value, reverse=order.startswith("-"))
+            ranked.sort(key=lambda row: not column.whole(row))
+            runs = [*ranked, *(row for row in runs if column.value(row) is None)]
             break
+    title, group = by.get(query.get("group"), ("", lambda _: ""))
+    sizes = Counter(map(group, runs))
+    places = {name: place for place, name in enumerate(sizes)}
+    page = paged(sorted(runs, key=lambda row: places[group(row)]), query, _RUNS_A_PAGE)
+    holding = [row for row in rows if known.held_by(row)]
     return {
-        "rows": paged(runs, query, _RUNS_A_PAGE),
-        "facets": [facet for facet in facets if facet.choices],
-        "filtered": any(facet.chosen for facet in facets),
-        "columns": columns,
+        "rows": page,
+        "groups": [(f"{title}: {name or '–'}" if title else "", sizes[name], list(some)) for name, some in groupby(page.items, group)],
+        "facets": [*(facet for facet in facets if facet.choices), _grouping(by, runs, query)],
+        "reset": query(q="", **dict.fromkeys(by, "")),
+        "filtered": bool(words) or any(facet.chosen for facet in facets),
+        "columns": [column for column in columns if column.threshold or any(column.value(row) is not None for row in runs)],
         "order": order,
         "hidden": len(named) - len(criteria),
         "most": MOST_RUNS if len(rows) == MOST_RUNS else 0,
+        "held": known.held_by,
+        "noted": known.noted,
+        "unanswered": registry is None,
+        "comparisons": lambda row: list(comparisons(row, known.champion_of(row, holding), baseline)),
     }
+
+
+def _text(row: RunRow, registry: Registry) -> str:
+    """Return all that a run is found by, folded."""
+    tags = (f"{name}={value}" for name, value in row.tags.items())
+    texts = (row.name, row.run_id, row.verdict, row.agent, row.version, row.model_id, row.commit, row.eval_set, *tags)
+    return "\n".join((*texts, *map(str, registry.held_by(row)))).casefold()
+
+
+def _grouping(by: Mapping[str, tuple[str, Getter]], runs: Sequence[RunRow], query: Query) -> Facet:
+    chosen = query.get("group")
+    choices = (
+        Choice(title, len(set(map(get, runs))), name == chosen, query(group="" if name == chosen else name))
+        for name, (title, get) in by.items()
+    )
+    return Facet("group", "Group by", by[chosen][0] if chosen in by else "", tuple(choices), query(group=""))
+
+
+def comparisons(row: RunRow, champion: tuple[Holder, RunRow] | None, baseline: RunRow | None) -> Iterator[tuple[str, str, str]]:
+    """Yield what a run can be compared with at a click: a short name, a whole one, and the address."""
+    against = [(holder.alias, f"the {holder}", one) for holder, one in ([champion] if champion else [])]
+    against += [("baseline", f"the baseline, {baseline.name}", baseline)] if baseline and baseline.run_id != row.run_id else []
+    for short_name, whole_name, other in against:
+        yield short_name, whole_name, link("/compare", ("run", other.run_id), ("run", row.run_id))
 
 
 def _criterion_column(name: str, rows: Sequence[RunRow]) -> Column:
@@ -117,7 +233,5 @@ def _criterion_column(name: str, rows: Sequence[RunRow]) -> Column:
     least, most = min(thresholds), max(thresholds)
     threshold = f"{'≥' if greater_is_better(name) else '≤'} {least:g}" + (f" to {most:g}" if least != most else "")
 
-    def mean(row: RunRow) -> float | None:
-        return row.criteria[name].mean if name in row.criteria else None
-
-    return Column(key=name, title=short(name), kind="criterion", value=mean, full=name, threshold=threshold)
+    read = _of_criterion(name, lambda number: format_mean(number.mean, number.threshold))
+    return Column(key=name, title=short(name), kind="criterion", full=name, threshold=threshold, **read)

@@ -20,7 +20,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, explanation_of
 from mlflow_adk_eval.results.table import cell_at, row_verdict
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer.first_look import FirstLook
-from mlflow_adk_eval.viewer.listing import ORDER, VERDICTS, moment, short
+from mlflow_adk_eval.viewer.listing import ORDER, VERDICTS, lacking, missed, moment, parted, short
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
@@ -37,6 +37,7 @@ def templates() -> Environment:
     loaders = [PackageLoader("mlflow_adk_eval.viewer"), base.loader]
     found = base.overlay(loader=ChoiceLoader([loader for loader in loaders if loader]))
     functions: dict[str, Any] = {"link": link, "short": short, "moment": moment, "base": BASE.get, "baseline": BASELINE.get}
+    functions |= {"parted": parted, "lacking": lacking, "missed": missed}
     found.filters.update(functions, hits=hits)
     found.globals.update(functions)  # pyright: ignore[reportCallIssue, reportArgumentType] - jinja2 types it by what it holds at first
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from mlflow_adk_eval.analysis.calibration.labels import Unit
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.redact import without_credentials
@@ -29,6 +30,7 @@ from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Labelling
 from mlflow_adk_eval.tracking.compare import run_of_examined
 from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
+from mlflow_adk_eval.viewer.registry import Registry, registry_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -129,6 +131,7 @@ class RunStore:
         """Take where MLflow is (``None``: as it is configured), and the name or id of the experiment (``None``: all)."""
         self.tracking_uri, self.experiment = tracking_uri, experiment
         self._rows: tuple[float, list[RunRow]] = 0.0, []
+        self._registry: tuple[float, Registry | None] = 0.0, None
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._begun: OrderedDict[str, tuple[RunRow, Evidence]] = OrderedDict()
         """What was read, and is still to be examined."""
@@ -154,6 +157,16 @@ class RunStore:
                 rows = list(listed_runs(store.client, self.experiment))
             self._rows = time.monotonic(), rows
         return rows
+
+    def registry(self) -> Registry | None:
+        """Return what the model registry says, read once for each reading of the runs; ``None``: it does not answer."""
+        read_at, registry = self._registry
+        if read_at != self._rows[0]:
+            registry = None
+            with suppress(AdkEvalError), store_at(self.tracking_uri) as store:
+                registry = registry_of(store.client)
+            self._registry = self._rows[0], registry
+        return registry
 
     def open(self, run_id: str, *, again: bool = False) -> OpenRun:
         """Return a run whose evidence is examined; `again`: also if it was examined before.

@@ -16,7 +16,7 @@ from tests.viewer.conftest import View
 
 def rows(html: str) -> list[str]:
     """Return the names of the runs that are listed."""
-    return re.findall(r'<th scope="row" class="name"><a[^>]*>([^<]*)</a>', html)
+    return re.findall(r'<th scope="row" class="name"><a[^>]*>([^<]*)</a>', html.replace("<wbr>", ""))
 
 
 def cases(html: str) -> list[str]:
