@@ -100,7 +100,7 @@ def _line(name: str, rows: Sequence[RunRow], numbers: Sequence[Number | None]) -
             kind, text = "gap", lacks or "no score"
         elif name == CASES:
             kind = "hollow" if lacks else {"passed": "reached", "failed": "missed"}.get(row.verdict, "hollow")
-            text = f"{round(mean * row.cases):,} of {row.cases:,} cases passed" + (", some cases have no score" if lacks else "")
+            text = f"{round(mean * row.cases):,} of {row.cases:,} cases passed" + (", scores are missing or unknown" if lacks else "")
         else:
             text = format_mean(mean, threshold) + (f" ({one.low:.3g} to {one.high:.3g})" if None not in (one.low, one.high) else "")
             reached = threshold is not None and reaches(mean, threshold, greater_is_better=greater_is_better(name))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from markupsafe import escape
 
 from mlflow_adk_eval.evalset.files import parse_eval_set
+from mlflow_adk_eval.runs.listed import RunRow, row_of
+from mlflow_adk_eval.viewer.listing import runs_page
 from mlflow_adk_eval.viewer.query import Query, filtered, link, paged
+from mlflow_adk_eval.viewer.store import RunStore
+from mlflow_adk_eval.viewer.trend import trend_page
 from tests.report.pages import QUALITY
 from tests.viewer.conftest import View
 
@@ -224,6 +230,96 @@ def test_the_trend_has_each_criterion_over_the_runs_of_an_eval_set(view: View) -
     assert "threshold 0.8" in drawn
     assert 'circle class="missed"' in view.text("/trend?eval_set=attacks").partition("response_match_score over")[2].partition("</svg>")[0]
     assert rows(view.text("/trend")) == rows(view.text("/trend?eval_set=attacks"))
+
+
+def row_in(html: str, name: str) -> str:
+    """Return the row of the run by an agent of that name, as text with what its tags say."""
+    return next(row for row in html.split("<tr data-row")[1:] if f">{name} ·" in row.replace("<wbr>", "")).partition("</tr>")[0]
+
+
+def test_what_has_no_score_is_hatched_in_the_list_and_hollow_in_the_trend(view: View) -> None:
+    html = view.text("/?eval_set=home_automation")
+    evidence = {
+        name: re.findall(r'<span class="lacks">([^<]*scored)</span>', row_in(html, name)) for name in ("v_good", "v_crash", "v_undecided")
+    }
+    assert evidence == {"v_good": [], "v_crash": ["8 of 11 scored"] * 4, "v_undecided": ["7 of 11 scored"]}
+    assert row_in(html, "v_crash").count('<span class="lacks">1</span>') == 3
+    assert "lacks" not in row_in(html, "v_regressed")
+    assert rows(view.text("/?eval_set=home_automation&sort=-response_match_score"))[-1].startswith("v_crash")
+    trend = view.text("/trend?eval_set=home_automation")
+    assert re.findall(r"<h2 id=\"line-1\"[^>]*>([^<]*)", trend) == ["Cases passed"]
+    charts = [re.findall(r'<circle class="(\w+)"', chart) for chart in trend.split("<svg")[1:]]
+    assert charts == [
+        ["reached", "hollow", "hollow", "missed"],
+        ["reached", "hollow", "reached", "missed"],
+        ["reached", "hollow", "reached", "reached"],
+        ["reached", "hollow", "hollow", "missed"],
+    ]
+    assert f'<a href="/runs/{view.runs["v_crash"]}" aria-label="v_crash ·' in trend
+    assert row_in(trend, "v_crash").count("8 of 11 scored") == 3
+
+
+def listed(name: str, **metrics: float) -> RunRow:
+    """Return a run of an eval set that MLflow would list so."""
+    info = SimpleNamespace(run_id=name, run_name=name, experiment_id="1", start_time=60_000 * int(name[-1]))
+    tags = {"adk_eval.eval_set_id": "old", "adk_eval.verdict": "passed", "branch": name[:-1], "mlflow.user": "anna"}
+    metrics = {name.replace("_of_", "/"): value for name, value in metrics.items()} | {"case_pass_rate": 1.0, "cases": 3}
+    return row_of(SimpleNamespace(info=info, data=SimpleNamespace(tags=tags, params={"threshold.s": "0.5"}, metrics=metrics)))
+
+
+def test_a_line_breaks_where_a_run_has_no_score_and_an_old_run_does_not_count_as_complete() -> None:
+    runs = [
+        listed("a1", s_of_mean=1, s_of_missing=0),
+        listed("b2", s_of_mean=math.nan, s_of_missing=3, s_of_planned=3),
+        listed("a3", s_of_mean=1),
+        listed("a4", s_of_mean=0.4, s_of_missing=0),
+    ]
+    _, line = trend_page(runs, Query("/trend", []))["lines"]
+    assert line.paths == ("12.0,0.0", "476.0,0.0 708.0,72.0")
+    assert [point.kind for point in line.points] == ["reached", "gap", "hollow", "missed"]
+    assert [point.text.partition(": ")[2] for point in line.points] == [
+        "1, threshold 0.5",
+        "0 of 3 scored",
+        "1, threshold 0.5, scored: unknown",
+        "0.4, threshold 0.5",
+    ]
+    page = runs_page(runs, Query("/", [("group", "tag.branch"), ("sort", "started")]), None, None)
+    assert [(title, size, [row.name for row in group]) for title, size, group in page["groups"]] == [
+        ("Tag branch: a", 3, ["a1", "a3", "a4"]),
+        ("Tag branch: b", 1, ["b2"]),
+    ]
+    assert page["unanswered"]
+    assert [row.name for row in runs_page(runs, Query("/", [("q", "BRANCH=b old")]), None, None)["rows"].items] == ["b2"]
+
+
+def test_a_run_says_what_the_registry_says_and_is_compared_with_the_champion_and_a_baseline(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, crash, bad = (view.runs[name] for name in ("v_good", "v_crash", "v_regressed"))
+    html = view.text("/?q=home_automation")
+    champion = [name for name in ("v_good", "v_crash", "v_undecided", "v_regressed") if 'class="alias"' in row_in(html, name)]
+    assert (champion, rows(view.text("/?q=CHAMPION"))) == (["v_good"], [name for name in rows(html) if name.startswith("v_good")])
+    assert f'href="/compare?run={good}&amp;run={crash}"' in row_in(html, "v_crash")
+    assert "/compare?" not in row_in(html, "v_good")
+    assert [
+        "gate: failed" in row_in(html, "v_regressed"),
+        "gate: passed" in row_in(html, "v_good"),
+        "gate:" in row_in(html, "v_crash"),
+    ] == [
+        True,
+        True,
+        False,
+    ]
+    page = view.text(f"/runs/{bad}?baseline={crash}")
+    assert f"http://mlflow.example/#/experiments/2/runs/{bad}/artifacts/" in page
+    for title, other in (("the champion, version 1 of home", good), ("the baseline, v_crash", crash)):
+        assert re.search(rf'href="/compare\?run={other}&amp;run={bad}&amp;baseline={crash}"[^>]*>Compare with {title}', page)
+    addresses = set(re.findall(r'<a [^>]*href="(/[^"]*)"', view.text(f"/?baseline={crash}&q=v_good"))) - {"/?q=v_good"}
+    assert {"/", "/trend"} <= {address.partition("?")[0] for address in addresses}
+    assert [address for address in addresses if "baseline=" not in address] == []
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", "nothing://here")
+    store = RunStore(view.uri)
+    assert (len(store.rows()) > 4, store.registry()) == (True, None)
 
 
 @pytest.mark.slow
