@@ -78,7 +78,9 @@ def causes_of(report: Report) -> Causes:
             cause = causes.get(key)
             if cause is None:
                 cause = causes[key] = Cause(text, verdict)
-                cause.example = f"{report.label(case)}: {why_of(case)}" if verdict == "failed" else report.label(case)
+                loaded = report.cases.loaded(place)
+                missed = loaded.result(criterion) if verdict == "failed" else None
+                cause.example = f"{report.label(case)}: {_why_missed(loaded, missed)}" if missed else report.label(case)
             cause.eval_ids.add(case.eval_id)
             cause.names |= {criterion} if criterion else set()
             if (not cause.places or cause.places[-1] != place) and len(cause.places) < _MOST_PLACES:

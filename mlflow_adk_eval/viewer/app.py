@@ -30,7 +30,7 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
 from mlflow_adk_eval.runs.listed import RunRow
 from mlflow_adk_eval.text import counted
-from mlflow_adk_eval.viewer import pages
+from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
 from mlflow_adk_eval.viewer.listing import comparisons, runs_page
@@ -130,13 +130,16 @@ class Viewer:
         verify = query_of(request).get("verify")
         query = Query(path_of(request.scope), [pair for pair in query_of(request).params if pair[0] != "verify"])
         if not verify and "hx-request" not in request.headers:
-            begun = self.store.first_look(request.path_params["run_id"], pages.FIRST_CASES)
+            begun = self.store.first_look(request.path_params["run_id"], one_run.FIRST_CASES)
             if begun is not None:
                 row, look = begun
-                context = pages.first_look_page(look, query, Texts(self._secrets))
+                context = one_run.first_look_page(look, query, Texts(self._secrets))
                 return self.rendered(request, "first_look.html.j2", row.name, row=row, mlflow=self.mlflow(row), **context)
         opened = self._opened(request, again=verify == "again")
-        return self._of_run(request, "run.html.j2", opened, **pages.run_page(opened, query, Texts(self._secrets)))
+        baseline = self.baseline() if query.get("view") == "matrix" else None
+        against = self.store.open(baseline.run_id) if baseline and baseline.run_id != opened.row.run_id else None
+        context = one_run.run_page(opened, query, Texts(self._secrets), against)
+        return self._of_run(request, "run.html.j2", opened, **context)
 
     @_locked
     def case(self, request: Request) -> Response:

@@ -20,6 +20,7 @@ from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.report.findings import Causes, causes_of
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
@@ -59,6 +60,11 @@ class OpenRun:
     def report(self) -> Report:
         """What it came to."""
         return self.run.report
+
+    @cached_property
+    def causes(self) -> Causes:
+        """Why case runs of it did not pass."""
+        return causes_of(self.report)
 
     @cached_property
     def missed(self) -> list[frozenset[str]]:

@@ -9,7 +9,7 @@ above `MOST_TURNS` turns only those that did not pass are shown.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -192,6 +192,8 @@ def _events(turn: Invocation, texts: Texts) -> Iterator[tuple[str, str]]:
 WIDTH, HEIGHT = 200, 40
 """In the units of the picture, without its labels."""
 _BINS = 20
+_GAP = 14
+"""Between the axis and the bar of what is missing."""
 _LEAST = 2.0
 """As high as the bar of a single case is among thousands."""
 
@@ -204,7 +206,11 @@ class Bar:
     y: float
     height: float
     kind: str
-    """``reached``, ``missed`` or, without a threshold, ``plain``."""
+    """``reached``, ``missed`` or, without a threshold, ``plain``; ``missing``: the case runs without a score, to the right of the axis."""
+    count: int
+    low: float
+    high: float
+    """The lowest and the highest of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,28 +242,36 @@ def chart_of(summary: CriterionSummary) -> Chart | None:
     else:
         low = min(low, 0.0)
         high = high if high > low else low + 1
-    counts, totals = Counter[tuple[int, str]](), Counter[int]()
+    grouped, totals = defaultdict[tuple[int, str], list[float]](list), Counter[int]()
     for score in scores:
         kind = "plain" if threshold is None else "missed"
         if threshold is not None and reaches(score, threshold, greater_is_better=summary.greater_is_better):
             kind = "reached"
         place = min(int((score - low) / (high - low) * _BINS), _BINS - 1)
-        counts[place, kind] += 1
+        grouped[place, kind].append(score)
         totals[place] += 1
-    highest = max(totals.values())
+    highest = max(*totals.values(), summary.missing)
+
+    def height_of(count: int) -> float:
+        return max(_LEAST, count / highest * (HEIGHT - 2 * _LEAST))
+
     bars: list[Bar] = []  # those of one place on top of each other
     tops: dict[int, float] = {}
-    for (place, kind), count in sorted(counts.items()):
-        height = max(_LEAST, count / highest * (HEIGHT - 2 * _LEAST))
+    for (place, kind), here in sorted(grouped.items()):
+        height = height_of(len(here))
         tops[place] = tops.get(place, float(HEIGHT)) - height
-        bars.append(Bar(x=place * WIDTH / _BINS, y=round(tops[place], 1), height=round(height, 1), kind=kind))
+        bars.append(Bar(place * WIDTH / _BINS, round(tops[place], 1), round(height, 1), kind, len(here), min(here), max(here)))
+    if summary.missing:
+        height = height_of(summary.missing)
+        bars.append(Bar(WIDTH + _GAP, round(HEIGHT - height, 1), round(height, 1), "missing", summary.missing, 0.0, 0.0))
     text = f"lowest {min(scores):.4g}, median {statistics.median(scores):.4g}, highest {max(scores):.4g}"
     if threshold is None:
         line, text = None, f"{len(scores)} case scores: {text}"
     else:
         line = round((threshold - low) / (high - low) * WIDTH, 1)
-        reached = sum(count for (_, kind), count in counts.items() if kind == "reached")
+        reached = sum(bar.count for bar in bars if bar.kind == "reached")
         text = f"{reached} of {len(scores)} case scores reach the threshold; {text}"
+    text += f"; {summary.missing} have no score" if summary.missing else ""
     return Chart(tuple(bars), WIDTH / _BINS - 1, line, f"{low:.4g}", f"{high:.4g}", text)
 
 
