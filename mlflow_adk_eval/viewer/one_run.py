@@ -56,7 +56,7 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         "report": report,
         "share": share_of(report),
         "causes": [
-            (cause, texts.line(cause.text), texts.line(cause.example), query(**{**_UNFILTERED, "cause": number}))
+            (cause, texts.line(cause.text), texts.line(cause.example), _only(query, cause=number))
             for number, cause in enumerate(causes.found[:_MOST_CAUSES], 1)
         ],
         "causes_left_out": max(len(causes.found) - _MOST_CAUSES, 0),
@@ -71,7 +71,7 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         "chart_size": (WIDTH, HEIGHT),
         "then": _what_if(opened, thresholds) if thresholds else None,
         "case_link": case_link,
-        "missed_link": lambda criterion: query(**{**_UNFILTERED, "criterion": criterion}),
+        "missed_link": lambda criterion: _only(query, criterion=criterion),
         "scores_link": partial(_scores_link, query),
         "links_of": lambda criterion: partial(_scores_link, query, criterion),
         "query": query,
@@ -142,15 +142,21 @@ def _segments(verdicts: Sequence[Verdict], query: Query) -> list[tuple[Verdict, 
     for verdict in VERDICTS:
         if count := counts[verdict]:
             width = max(1.0, 100 * count / len(verdicts))
-            found.append((verdict, f"{counted(count, 'case run')} {verdict}", query(**{**_UNFILTERED, "verdict": verdict}), start, width))
+            found.append((verdict, f"{counted(count, 'case run')} {verdict}", _only(query, verdict=verdict), start, width))
             start += width
     return found
 
 
 def _scores_link(query: Query, criterion: str, bar: Bar | None = None) -> str:
     """Return the address of the case runs whose scores a bar counts; without a bar, of those that have none."""
-    scores: dict[str, Any] = {"score": "missing"} if bar is None or bar.kind == "missing" else {"low": bar.low, "high": bar.high}
-    return query(**{**_UNFILTERED, "criterion": criterion, **scores})
+    if bar is None or bar.kind == "missing":
+        return _only(query, criterion=criterion, score="missing")
+    return _only(query, criterion=criterion, low=bar.low, high=bar.high)
+
+
+def _only(query: Query, **asked: Any) -> str:
+    """Return the address of the case runs that are asked for, whichever were asked for before."""
+    return query(**{**_UNFILTERED, **asked})
 
 
 def _places(opened: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[tuple[str, str]]]:
