@@ -130,7 +130,7 @@ def _texts(side: ComparedRun, eval_id: str, turn: int, criterion: str, reason: s
     settings = side.settings(eval_id, criterion)
     if isinstance(settings, HallucinationsSettings):
         return {sentence["id"]: sentence["text"] for sentence in _SENTENCE.finditer(reason)}
-    case = next((case for case in side.eval_set.eval_cases if case.eval_id == eval_id), None)
+    case = side.eval_set.named((eval_id,)).get(eval_id)  # of a stored run, each case that is looked at has to be read
     if not isinstance(settings, RubricSettings) or case is None or criterion not in rubric_types():
         return {}
     written = case.conversation or ()

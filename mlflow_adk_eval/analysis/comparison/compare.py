@@ -8,12 +8,12 @@ nothing. Pages are made of a `Comparison`; `Comparison.to_json` has the same for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from itertools import product
-from operator import itemgetter
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache, partial
+from itertools import accumulate, product
+from operator import and_, itemgetter
+from typing import Any, Literal, TypeVar
 
 from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.delta import Delta, deltas_of
@@ -28,7 +28,9 @@ from mlflow_adk_eval.analysis.comparison.runs import (
     pairing_of,
 )
 from mlflow_adk_eval.analysis.comparison.turns import CellChange, ComparedTurn, TurnChange, outcomes_differ, turn_changes
-from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Stored, Verdict
+from mlflow_adk_eval.results.outcomes import CaseResult, LazySequence, Outcome, Scored, Stored, Verdict
+
+T = TypeVar("T")
 
 CasePair = tuple[CaseResult, CaseResult]
 """A run of the case on each side."""
@@ -50,8 +52,8 @@ class CriterionChange:
     threshold_before: float | None
     threshold_after: float | None
     greater_is_better: bool
-    causes: tuple[Cause, ...]
-    """By turn, the most telling one first."""
+    causes: Sequence[Cause]
+    """By turn, the most telling one first; found when somebody looks at them, as that takes all turns of the case."""
 
     @property
     def crossed(self) -> bool:
@@ -73,7 +75,7 @@ class CaseChange:
     """The indexes of the runs of the case that stand for the others: where verdicts differ, two that do."""
     criteria: tuple[CriterionChange, ...]
     """Those that decide and whose score changed; those that crossed their threshold first."""
-    causes: tuple[Cause, ...]
+    causes: Sequence[Cause]
     """Further causes: that the agent did not finish, or finished again."""
     turns: Sequence[TurnChange]
     """Every turn of the two runs that stand for the others; of runs that are stored, read when somebody looks at them."""
@@ -100,34 +102,41 @@ class CaseChange:
                 yield criterion, cause
 
 
-def case_change(sides: Sides, eval_id: str) -> CaseChange:
+CausesByName = Mapping[str, Sequence[Cause]]
+"""By criterion; those of the case as a whole are under ``""``."""
+Read = Callable[[str, tuple[int, int]], tuple[CasePair, Sequence[TurnChange]]]
+"""Returns two runs of a case, one of each side, with their turns."""
+
+
+def case_change(sides: Sides, eval_id: str, read: Read) -> CaseChange:
     """Return what became of a case that both sides have results of."""
     before, after = (_one(side.verdicts(eval_id)) for side in sides)
     flip = flip_of(before, after)
     pair = _pair([*sides[0].cases[eval_id].values()], [*sides[1].cases[eval_id].values()], flip)
     runs = _one((pair[0].run_index, pair[1].run_index))
-
-    def read() -> Sequence[TurnChange]:
-        left, right = (side.cases[eval_id][index] for side, index in zip(sides, runs, strict=True))
-        return turn_changes(sides, (left, right))
-
-    in_memory = all(isinstance(side.rows, dict) for side in sides)
-    turns = turn_changes(sides, pair) if in_memory else Stored(max(case.rows for case in pair), read)
-    errors = [f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair]
-    causes: list[Cause] = []
-    if bool(errors[0]) != bool(errors[1]):
-        where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
-        causes.append(Cause(kind="error", turn=where, before=errors[0], after=errors[1]))
+    causes = cache(lambda: _causes(sides, *read(eval_id, runs)))
+    stopped = bool(pair[0].error) != bool(pair[1].error)
     return CaseChange(
         eval_id=eval_id,
         flip=flip,
         before=before,
         after=after,
         runs=runs,
-        criteria=tuple(sorted(_criteria(sides, pair, turns), key=lambda change: not change.crossed)),
-        causes=tuple(causes),
-        turns=turns,
+        criteria=tuple(sorted(_criteria(pair, causes), key=lambda change: not change.crossed)),
+        causes=Stored(1, lambda: causes()[""]) if stopped else (),
+        turns=_Found(lambda: read(eval_id, runs)[1]),
     )
+
+
+def _reader(sides: Sides) -> Read:
+    """Return what reads the turns of a case; those of the last one stay in memory, as those of all may be a gigabyte."""
+
+    @lru_cache(maxsize=1)
+    def read(eval_id: str, runs: tuple[int, int]) -> tuple[CasePair, Sequence[TurnChange]]:
+        pair = sides[0].cases[eval_id][runs[0]], sides[1].cases[eval_id][runs[1]]
+        return pair, turn_changes(sides, pair)
+
+    return read
 
 
 @lru_cache(maxsize=1_000)
@@ -166,8 +175,28 @@ def _pair(before: Sequence[CaseResult], after: Sequence[CaseResult], flip: Flip)
     return min(product(before, after), key=badness)
 
 
-def _criteria(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Iterator[CriterionChange]:
-    """Yield the deciding criteria whose result changed, each with the causes."""
+class _Found(LazySequence[T]):
+    """What is found when somebody looks for it."""
+
+    def __init__(self, find: Callable[[], Sequence[T]]) -> None:
+        self._find = find
+
+    def at(self, place: int) -> T:
+        return self._find()[place]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._find())
+
+    def __len__(self) -> int:
+        return len(self._find())
+
+
+def _of(find: Callable[[], CausesByName], criterion: str) -> Sequence[Cause]:
+    return find()[criterion]
+
+
+def _criteria(pair: CasePair, find: Callable[[], CausesByName]) -> Iterator[CriterionChange]:
+    """Yield the deciding criteria whose result changed; `find`: returns the causes of each."""
     left, right = ({result.criterion: result for result in case.results if result.decides} for case in pair)
     for name in dict.fromkeys([*right, *left]):
         was, now = left.get(name), right.get(name)
@@ -180,18 +209,31 @@ def _criteria(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Iter
             threshold_before=was.threshold if was else None,
             threshold_after=now.threshold if now else None,
             greater_is_better=(now or left[name]).greater_is_better,
-            causes=(),
+            causes=_Found(partial(_of, find, name)),
         )
         if change.crossed or (was and now and outcomes_differ(change.before, change.after)):
-            before, after = ("" if value is None else f"{value:g}" for value in (change.threshold_before, change.threshold_after))
-            causes = [Cause(kind="threshold", before=before, after=after)] if before != after else []
-            cells = [
-                (_weight(cell, change), turn, cell) for turn in turns for cell in turn.cells if cell.criterion == name and cell.differs
-            ]
-            for _, turn, cell in sorted(cells, key=itemgetter(0)):
-                alike = all(one.same_behaviour for one in turns[: turn.index])
-                causes += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike))
-            yield replace(change, causes=tuple(causes))
+            yield change
+
+
+def _causes(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> CausesByName:
+    """Return the causes of each criterion's change, and that the agent did not finish, or finished again."""
+    errors = [f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair]
+    where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
+    causes: dict[str, Sequence[Cause]] = {"": (Cause(kind="error", turn=where, before=errors[0], after=errors[1]),)}
+    alike = [*accumulate((turn.same_behaviour for turn in turns), and_, initial=True)]
+    for change in _criteria(pair, lambda: causes):
+        before, after = ("" if value is None else f"{value:g}" for value in (change.threshold_before, change.threshold_after))
+        found = [Cause(kind="threshold", before=before, after=after)] if before != after else []
+        cells = [
+            (_weight(cell, change), turn, cell)
+            for turn in turns
+            for cell in turn.cells
+            if cell.criterion == change.criterion and cell.differs
+        ]
+        for _, turn, cell in sorted(cells, key=itemgetter(0)):
+            found += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike[turn.index]))
+        causes[change.criterion] = found
+    return causes
 
 
 def _weight(cell: CellChange, change: CriterionChange) -> float:
@@ -220,7 +262,6 @@ class Comparison:
     pairing: Pairing
     deltas: tuple[Delta, ...]
     """The case pass rate, the criteria that decide, then those that are information."""
-    judging: tuple[JudgeCost, JudgeCost]
     cases: tuple[CaseChange, ...]
     """Every case that both runs have, in the order of the second run."""
 
@@ -228,6 +269,11 @@ class Comparison:
         """Return the counts; the whole comparison may be a gigabyte."""
         counts = ", ".join(f"{flip} {count}" for flip, count in self.counts.items())
         return f"<Comparison of {len(self.cases)} cases: {counts}>"
+
+    @property
+    def judging(self) -> tuple[JudgeCost, JudgeCost]:
+        """What the judges of each run took; counted when somebody asks, as that takes all votes."""
+        return judge_cost(self.before), judge_cost(self.after)
 
     @property
     def counts(self) -> dict[Flip, int]:
@@ -277,7 +323,7 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
         confidence: the confidence level of each interval bound; 1 − confidence is the false-alarm rate. Between 0.5 and 1.
     """
     sides = (before, after)
-    pairing = pairing_of(sides)
+    pairing, read = pairing_of(sides), _reader(sides)
     return Comparison(
         before=before,
         after=after,
@@ -285,8 +331,7 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
         differences=tuple(differences_of(sides)),
         pairing=pairing,
         deltas=deltas_of(sides, pairing.paired, confidence),
-        judging=(judge_cost(before), judge_cost(after)),
-        cases=tuple(case_change(sides, eval_id) for eval_id in pairing.paired),
+        cases=tuple(case_change(sides, eval_id, read) for eval_id in pairing.paired),
     )
 
 

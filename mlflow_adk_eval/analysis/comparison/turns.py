@@ -8,7 +8,7 @@ call whether it stayed, changed its arguments, moved, went or came, and whether 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from typing import Any, Literal
 
@@ -211,10 +211,12 @@ def outcomes_differ(before: Outcome | None, after: Outcome | None) -> bool:
 def turn_changes(sides: Sides, pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
     """Return every turn of a case run of each side, by index."""
     before, after = ([*side.rows.get((case.eval_id, case.run_index), ())] for side, case in zip(sides, pair, strict=True))
-    return tuple(_turn(index, left, right, pair) for index, (left, right) in enumerate(zip_longest(before, after)))
+    # The cells of a stored result are read whole, however few of them are looked at.
+    results = [[replace(one, per_invocation=tuple(one.per_invocation)) for one in case.results] for case in pair]
+    return tuple(_turn(index, left, right, results) for index, (left, right) in enumerate(zip_longest(before, after)))
 
 
-def _turn(index: int, before: Row | None, after: Row | None, pair: tuple[CaseResult, CaseResult]) -> TurnChange:
+def _turn(index: int, before: Row | None, after: Row | None, results: Sequence[Sequence[CriterionResult]]) -> TurnChange:
     rows = [row for row in (after, before) if row is not None]
     expected = next((calls_of(row["expected_tool_calls"]) for row in rows if row["expected_tool_calls"] is not None), None)
     left, right = (_record(row) for row in (before, after))
@@ -224,7 +226,7 @@ def _turn(index: int, before: Row | None, after: Row | None, pair: tuple[CaseRes
         after=right,
         expected_response=next((text for row in rows if (text := _text(row["expected_response"]))), ""),
         calls=call_changes(left.calls if left else (), right.calls if right else (), expected),
-        cells=tuple(_cells(index, *(case.results for case in pair))),
+        cells=tuple(_cells(index, *results)),
     )
 
 

@@ -219,7 +219,7 @@ def _scores(change: CriterionChange | CellChange) -> str:
     return f"{wording.format_score(change.before)} → {wording.format_score(change.after)}"
 
 
-def _causes(causes: tuple[Cause, ...], texts: Texts, known: set[Cause]) -> Causes:
+def _causes(causes: Sequence[Cause], texts: Texts, known: set[Cause]) -> Causes:
     """Return causes in words, without those `known` from another criterion of the case, and add them there."""
     new = [cause for cause in causes if cause not in known]
     known.update(new)
