@@ -40,7 +40,7 @@ from mlflow_adk_eval.cli.init import init
 from mlflow_adk_eval.cli.judges import calibrate, judge_bench_command, ledger_group, rapid_eval
 from mlflow_adk_eval.cli.look import compare_command, power_command, report_command, view_command
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
-from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, print_json
+from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
 from mlflow_adk_eval.cli.record import record
 from mlflow_adk_eval.cli.run import register_command, run, score, upload
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
@@ -99,8 +99,7 @@ def cli(*, log_format: str) -> None:
 
     Option names may be written with dashes or underscores.
     """
-    if log_format == "json":
-        log_as_json()
+    log_as_json() if log_format == "json" else note_named_runs()
 
 
 @click.command(epilog=NO_VERDICT)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.results.report import Report
 
 LOGGER = logging.getLogger("mlflow_adk_eval")
+_NAMED_RUNS = logging.getLogger("mlflow_adk_eval.gating.named_runs")
 
 
 def log_as_json() -> None:
@@ -50,6 +51,20 @@ def log_as_json() -> None:
     LOGGER.setLevel(logging.INFO)
 
 
+class _Notes(logging.Handler):
+    """Says on standard error which run a name stands for; standard output is for the result."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"note: {redacted(record.getMessage(), secrets_of())}", err=True)
+
+
+def note_named_runs() -> None:
+    """Say from now on which run a name such as ``latest`` stands for."""
+    _NAMED_RUNS.addHandler(_Notes())
+    _NAMED_RUNS.setLevel(logging.INFO)
+    _NAMED_RUNS.propagate = False
+
+
 def is_json() -> bool:
     """Whether JSON was asked for."""
     return LOGGER.level == logging.INFO
@@ -63,7 +78,9 @@ def ended() -> Generator[None]:
         yield
     finally:
         logging.getLogger().handlers[:] = before
-        LOGGER.setLevel(logging.NOTSET)
+        _NAMED_RUNS.handlers[:], _NAMED_RUNS.propagate = [], True
+        for logger in (LOGGER, _NAMED_RUNS):
+            logger.setLevel(logging.NOTSET)
 
 
 def print_json(value: Any) -> None:

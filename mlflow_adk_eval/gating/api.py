@@ -15,6 +15,7 @@ from typing import Any
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE
+from mlflow_adk_eval.gating.named_runs import LATEST, run_id_of
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, overridden
@@ -49,7 +50,7 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
     """Decide whether a run's evidence allows a promotion. Writes nothing, unless the baseline has to be evaluated again.
 
     Args:
-        run: the id of the run, or its logged report.
+        run: the run, by its id, the beginning of that, ``latest`` or ``champion``; or its logged report.
         policy: the path of a YAML or JSON file, a dict or a `Policy`; ``None``: the thresholds of the run's own config,
             on every case.
         baseline: the baseline, instead of the policy's: ``runs:/<id>``, ``models:/<name>@<alias>`` or
@@ -69,8 +70,13 @@ def gate(  # noqa: PLR0913 - which run, compared with what, in which store
         UsageError: if there is no such run or baseline.
         TrackingError: if MLflow is unreachable.
     """
-    run_id, demanded = run_id_of(run), overridden(load_policy(policy), baseline)
+    demanded = overridden(load_policy(policy), baseline)
     with store_at(tracking_uri, registry_uri) as store:
+        run_id = run_id_of(run, store, model=model)
+        if baseline and baseline.startswith("runs:/"):
+            if baseline == f"runs:/{LATEST}":  # anybody who may write to the experiment could have left it there
+                raise UsageError(f"baseline {baseline!r}: the author of the candidate could choose it; name an id or models:/NAME@ALIAS")
+            demanded = overridden(demanded, f"runs:/{run_id_of(baseline, store, model=model)}")
         search = BaselineSearch(store=store, policy=demanded, model=model, reevaluate=reevaluate)
         decision = decided(examine(store.evidence(run_id)), search, agent_version)
     return _answer(decision, raise_on_failure=raise_on_failure)
@@ -141,7 +147,8 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     target, demanded = Target(name=name, version=str(version), alias=alias), load_policy(policy)
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
         search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target, reevaluate=reevaluate)
-        decision = promote_in(store, target, run_id_of(run_id), demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
+        chosen = run_id_of(run_id, store, model=name, version=str(version))
+        decision = promote_in(store, target, chosen, demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
         if decision.passed and not dry_run:
             _advance(store, name, alias)
     return _answer(decision, raise_on_failure=raise_on_failure)
@@ -308,19 +315,6 @@ def _answer(decision: Decision, *, raise_on_failure: bool) -> Decision:
     if raise_on_failure and not decision.passed:
         raise GateFailed(decision)
     return decision
-
-
-def run_id_of(run: str | Report) -> str:
-    """Return the id of a run.
-
-    Raises:
-        UsageError: for a report that was not logged.
-    """
-    run_id = run.run_id if isinstance(run, Report) else run
-    if not run_id:
-        unlogged = "this report was not logged to MLflow, so there is no run to gate"
-        raise UsageError(unlogged if isinstance(run, Report) else "the run id is empty")
-    return run_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, BUNDLE_PATH, EVALUATION_PATH, Signers, open_evaluation, path_of, value_at
+from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.runs.files import StoredFiles, files_in
@@ -71,9 +72,10 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"{place} already exists; name an empty or a new folder")
     with store_at(tracking_uri) as store:
-        evidence, said = store.evidence(run_id), store.attested(run_id)
+        evidence = store.evidence(run_id_of(run_id, store))
+        said = store.attested(evidence.run_id)
     if evidence.attestation is None or evidence.manifest is None:
-        raise UsageError(f"run {run_id} has no attestation ({EVALUATION_PATH}): it was evaluated without a signing key")
+        raise UsageError(f"run {evidence.run_id} has no attestation ({EVALUATION_PATH}): it was evaluated without a signing key")
     files = {_MANIFEST: evidence.manifest} | said
     written: list[str] = []
     try:

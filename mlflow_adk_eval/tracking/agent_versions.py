@@ -28,6 +28,7 @@ from mlflow.exceptions import MlflowException
 from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource, GitState, git_state
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
+from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.store.reaching import CREATION, created_once, existing, is_absent, reaching_mlflow, unless_absent
@@ -308,10 +309,7 @@ def register(report: Report | str, name: str, *, tracking_uri: str | None = None
         UsageError: if the report was not logged, or its run is not in this store.
         TrackingError: if MLflow does not accept it.
     """
-    run_id = report if isinstance(report, str) else report.run_id
-    if run_id is None:
-        raise UsageError("this report was not logged to MLflow, so there is no agent version to register")
-    client = connect(tracking_uri)
+    run_id, client = run_id_at(report, tracking_uri), connect(tracking_uri)
     with reaching_mlflow(f"the agent could not be registered as {name!r}"):
         with existing(f"run {run_id}"):
             model_id = client.get_run(run_id).data.params.get("adk_eval.model_id")

@@ -21,8 +21,8 @@ from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import canonical_json
-from mlflow_adk_eval.gating.api import run_id_of
 from mlflow_adk_eval.gating.calibration import JudgedRun, cells_of, criteria_of, end_of, judged_run, united
+from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runtime import user_at_host
@@ -66,10 +66,10 @@ def calibrate(
         TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
-    run_ids = list(dict.fromkeys(map(run_id_of, listed)))
-    if not run_ids:
+    if not listed:
         raise UsageError("calibrate: name at least one run")
     with store_at(tracking_uri) as store:
+        run_ids = list(dict.fromkeys(run_id_of(run, store) for run in listed))
         # 1. What judges decided in the runs.
         judged_runs = [judged_run(store.evidence(run_id)) for run_id in run_ids]
         units = united(judged_runs)
@@ -162,7 +162,7 @@ def label_sheet(
         raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 verdict and a seed of at least 0")
     listed = [runs] if isinstance(runs, str | Report) else list(runs)
     with store_at(tracking_uri) as store:
-        runs_by_id = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(map(run_id_of, listed))}
+        runs_by_id = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(run_id_of(run, store) for run in listed)}
         sample, alone = CellSample(size=size, seed=seed), len(runs_by_id) == 1
         return [_sheet_row(runs_by_id[unit.run_id], unit, sample, alone=alone) for unit in sample.drawn(united(runs_by_id.values()))]
 

@@ -14,6 +14,7 @@ from mlflow_adk_eval.agents.traces.conversations import CASE, Redact, TracedConv
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.client import connect, every_trace, experiment_of
 
@@ -62,7 +63,8 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
     """
     if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
         raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
-    where = {"session": session, "run_id": run_id, "filter_string": filter_string, "experiment": experiment}
+    of_run = run_id_at(run_id, tracking_uri) if run_id else run_id
+    where = {"session": session, "run_id": of_run, "filter_string": filter_string, "experiment": experiment}
     cases = cases_of(_conversations(traces, trace_ids, where, tracking_uri, sample, seed), redact)
     if not cases:
         raise UsageError("found no such trace")

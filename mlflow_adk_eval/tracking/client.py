@@ -16,6 +16,7 @@ from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT
 from mlflow.tracking.default_experiment.registry import get_experiment_id
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.store.reaching import HASTY, created_experiment, existing, opened, reaching_mlflow
 
@@ -42,13 +43,14 @@ def connect(tracking_uri: str | None = None) -> MlflowClient:
 _RUNS = "runs:/"
 
 
-def run_named(source: Any) -> str | None:
-    """Return the id of the run that ``runs:/<id>`` names; ``None`` for anything else.
+def run_named(source: Any, tracking_uri: str | None) -> str | None:
+    """Return the id of the run that ``runs:/<id>`` names, where there may be a name of it as well; ``None`` for anything else.
 
-    >>> run_named("runs:/0123abcd"), run_named("my_agent")
-    ('0123abcd', None)
+    Raises:
+        UsageError: if there is no such run.
+        TrackingError: if MLflow is unreachable.
     """
-    return source.removeprefix(_RUNS).strip("/") if isinstance(source, str) and source.startswith(_RUNS) else None
+    return run_id_at(source, tracking_uri) if isinstance(source, str) and source.startswith(_RUNS) else None
 
 
 def page_of(run_id: str, path: str = "", tracking_uri: str | None = None) -> str:

@@ -13,6 +13,7 @@ from mlflow_adk_eval.analysis.stats import Interval, cases_needed, detectable_dr
 from mlflow_adk_eval.analysis.stats.power import Source, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
+from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import Report
@@ -45,10 +46,8 @@ def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, track
         if isinstance(run, Report):
             runs.append(compared_run(run, name))
             continue
-        if not run:
-            raise UsageError("the run id is empty")
         with store_at(tracking_uri) as store:
-            evidence = store.evidence(run)
+            evidence = store.evidence(run_id_of(run, store))
         runs.append(run_of_evidence(evidence))
     return compared(*runs, confidence=confidence)
 
@@ -239,10 +238,11 @@ def _report(run: str | Report, tracking_uri: str | None) -> Report:
     if isinstance(run, Report):
         return run
     with store_at(tracking_uri) as store:
-        examined = examine(store.evidence(run))
+        examined = examine(store.evidence(run_id_of(run, store)))
+    run_id = examined.evidence.run_id
     if examined.problems or not isinstance(examined, ReadableRun):
-        raise TrackingError(f"run {run} cannot be used to compute power: {examined.problems[0]}")
-    return replace(examined.report, run_id=run)
+        raise TrackingError(f"run {run_id} cannot be used to compute power: {examined.problems[0]}")
+    return replace(examined.report, run_id=run_id)
 
 
 def _measures(report: Report) -> dict[str, Values]:

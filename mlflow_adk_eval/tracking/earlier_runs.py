@@ -24,6 +24,7 @@ from mlflow_adk_eval.evalset.conversation import Conversation, Origin, conversat
 from mlflow_adk_eval.evalset.conversion import write_cases
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.rows import CasesInMemory
+from mlflow_adk_eval.gating.named_runs import only_begun_with, run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.report.adk_result import result_of
@@ -63,9 +64,9 @@ def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...
 def _evidence(run_id: str, tracking_uri: str | None, lacking: str) -> Evidence:
     """Return the evidence of a run that has ended; `lacking` says what it means that there is none."""
     with store_at(tracking_uri) as store:
-        evidence = store.evidence(run_id)
+        evidence = store.evidence(run_id_of(run_id, store))
     if evidence.manifest is None:
-        raise UsageError(f"run {run_id} contains no finished evaluation, so {lacking}")
+        raise UsageError(f"run {evidence.run_id} contains no finished evaluation, so {lacking}")
     return evidence
 
 
@@ -98,7 +99,7 @@ def earlier_run(resume: str, logged: LoggedRun, ledger: CallCache | None) -> Ear
         run_id = next((run.run_id for run in ledger.runs() if (run.eval_set_digest, run.agent_version) == like), "")
         if not run_id:
             raise UsageError(f"resume 'latest': the ledger {ledger.name} has no run of this eval set with this agent version")
-    elif (run_id := resume) not in {run.run_id for run in ledger.runs()}:
+    elif not (run_id := only_begun_with(resume, [run.run_id for run in ledger.runs()])):
         raise UsageError(f"resume {resume!r}: the ledger {ledger.name} does not have this run; use the ledger of the interrupted run")
     with reaching_mlflow("the run could not be started"), existing(f"resume {run_id!r}"):
         run = logged.client.get_run(run_id)

@@ -34,6 +34,7 @@ from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, select
 from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs
 from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
@@ -177,7 +178,7 @@ def _prepared(
     uri = options.get("tracking_uri")
     # 1. How it is done, and as what it is logged.
     judges, baseline, compared = judge_setup(**selected(options, JudgeArgs)), options.get("baseline"), None
-    if (earlier := run_named(baseline)) is not None:
+    if (earlier := run_named(baseline, uri)) is not None:
         compared = replace(recording_of_run(earlier, uri), name=f"runs:/{earlier}")
     elif baseline is not None:
         compared = load_recording(baseline)
@@ -193,11 +194,11 @@ def _prepared(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
     if failed is not None:
-        before = run_named(failed) or failed
+        before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
         loaded, chosen = select(loaded, eval_ids), chosen.without(set(loaded.eval_ids).difference(eval_ids))
     # 3. The agent, or what it did in an earlier run, which is then about the same version.
-    if (earlier := run_named(agent)) is not None:
+    if (earlier := run_named(agent, uri)) is not None:
         agent = recording_of_run(earlier, uri)
         target = replace(target, agent_version=agent_version or agent.origin.agent_version)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))

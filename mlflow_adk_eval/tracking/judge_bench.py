@@ -19,6 +19,7 @@ from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.calibration import judged_run
+from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.measures import answers_of, flip_of
 from mlflow_adk_eval.judge.setup import JudgeArgs
@@ -153,6 +154,7 @@ def judge_bench(
 def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> BenchSet:
     """Return the labelled cells of a run, with what the agent did there."""
     with store_at(tracking_uri) as store:
+        run_id = run_id_of(run_id, store)
         run = judged_run(store.evidence(run_id))
     given, source, _, _ = from_table(labels, run.units)
     config, judged = run.documents.config, judged_criteria(run.documents.config)
