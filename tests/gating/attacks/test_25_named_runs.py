@@ -21,7 +21,7 @@ def test_latest_goes_by_what_nobody_can_take_back(lab: Lab, model: str) -> None:
         lab.client.set_tag(run.run_id, "adk_eval.status", status)
         lab.client.set_tag(run.run_id, "adk_eval.verdict", "passed" if run is good else "failed")
     lab.client.set_tag(good.run_id, "latest", "latest")
-    lab.client.delete_tag(bad.run_id, "adk_eval.schema")
+    lab.client.delete_tag(bad.run_id, "adk_eval.verdict")
     lab.client.set_terminated(bad.run_id, "FAILED")
     lab.client.update_run(good.run_id, name="latest")
     decision = adk_eval.gate("latest", tracking_uri=lab.uri, raise_on_failure=False)
