@@ -66,7 +66,7 @@ def pages(view: View) -> dict[str, str]:
         "compare": f"/compare?run={view.runs['first']}&run={view.runs['second']}&kind=all",
         "compare 3": f"/compare?run={view.runs['first']}&run={view.runs['second']}&run={view.runs['third']}",
         "what if": f"{run}?threshold.response_match_score=0.1",
-        "trend": "/trend?eval_set=rooms",
+        "trend": "/trend?eval_set=home_automation",
         "problem": "/nothing",
     }
 
@@ -111,6 +111,9 @@ def test_the_keyboard_alone_reaches_a_failed_turn(page: Any, view: View) -> None
     assert page.evaluate("document.activeElement.className") == "skip"
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "search"
+    for _ in range(2):
+        page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Verdict"
     page.keyboard.press("Enter")
     for _ in range(2):
@@ -130,6 +133,36 @@ def test_the_keyboard_alone_reaches_a_failed_turn(page: Any, view: View) -> None
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     page.keyboard.press("Enter")
     assert page.locator(".case[open] del").first.inner_text() == "off"
+
+
+def test_a_crashed_run_is_found_and_read_at_any_width_with_the_keyboard(page: Any, view: View) -> None:
+    page.goto("/")
+    for width in (SIZE["width"], 1280, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert (
+            page.evaluate("[...document.querySelectorAll('.wide, .name a')].filter(one => one.scrollWidth > one.clientWidth + 1).length")
+            == 0
+        )
+    labels = "[...document.querySelectorAll('td')].map(cell => getComputedStyle(cell, '::before').content).filter(text => text.length < 5)"
+    assert page.evaluate(labels) == []
+    page.keyboard.press("/")
+    page.keyboard.type("v_cr")
+    page.locator("[role=status]", has_text="1 run").wait_for()
+    assert page.evaluate("[document.activeElement.id, document.activeElement.value, location.search]") == ["search", "v_cr", "?q=v_cr"]
+    page.keyboard.press("Tab")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.textContent").startswith("v_crash · ")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{view.runs['v_crash']}")
+    page.goto("/trend?eval_set=home_automation")
+    page.get_by_role("link", name="Skip to the numbers").focus()
+    for _ in range(2):
+        page.keyboard.press("Tab")
+    assert "8 of 11 cases passed, scores are missing" in page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert page.evaluate("document.activeElement.querySelector('title').textContent === document.activeElement.getAttribute('aria-label')")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**/runs/{view.runs['v_crash']}")
 
 
 def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -> None:
@@ -222,7 +255,7 @@ def test_hostile_texts_stay_texts(page: Any, view: View) -> None:
     assert page.evaluate("document.querySelectorAll('img, iframe, object, embed, base, main a[href^=javascript]').length") == 0
     assert page.evaluate("window.pwned") is None
     page.goto(f"/trend?eval_set={OTHER}")
-    assert page.locator("circle").count() == 4
+    assert page.locator("circle").count() == 6
     assert page.evaluate("window.pwned") is None
     assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
     page.goto(f"{run}?{urlencode({'q': '</script><script>window.pwned=1</script>', 'verdict': '<b>', 'criterion': chr(0x202E)})}")
