@@ -33,7 +33,7 @@ from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
-from mlflow_adk_eval.viewer.listing import comparisons, runs_page
+from mlflow_adk_eval.viewer.listing import runs_page
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
 from mlflow_adk_eval.viewer.registry import Registry
 from mlflow_adk_eval.viewer.store import OpenRun, RunStore
@@ -211,18 +211,29 @@ class Viewer:
     def _of_run(self, request: Request, template: str, opened: OpenRun, **context: Any) -> Response:
         row = opened.row
         rows = self.store.rows(fresh=False)  # latest first
-        earlier = next((one for one in rows if one.eval_set == row.eval_set and one.started < row.started), None)
+        earlier = [one for one in rows if one.eval_set == row.eval_set and one.started < row.started]
         registry = self.store.registry() or Registry()
-        previous = [("the previous run", link("/compare", ("run", earlier.run_id), ("run", row.run_id)))] if earlier else []
-        others = comparisons(row, registry.champion_of(row, rows), self.baseline())
-        against = [*previous, *((name, href) for _, name, href in others)]
+        champion, baseline = registry.champion_of(row, rows), self.baseline()
+        named = [(f"the {holder}", one) for holder, one in ([champion] if champion else [])]
+        named += [("the previous run", one) for one in earlier[:1]]
+        named += [("the last run that passed", one) for one in [one for one in earlier if one.verdict == "passed"][:1]]
+        named += [(f"the baseline, {baseline.name}", baseline)] if baseline else []
+        # A run that is several of these is offered once.
+        against = {one.run_id: name for name, one in reversed(named) if one.run_id != row.run_id}
         chosen = [("Use as baseline", query_of(request)(baseline=row.run_id))] if row.run_id != BASELINE.get() else []
         label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
         given: dict[str, Any] = {
             "run": opened,
             "problems": opened.run.problems,
             "mlflow": self.mlflow(row),
-            "comparisons": [*((f"Compare with {name}", href) for name, href in against), *chosen],
+            "comparisons": [
+                *(
+                    (f"Compare with {name}", link("/compare", ("run", other), ("run", row.run_id)))
+                    for other, name in reversed(against.items())
+                ),
+                *chosen,
+            ],
+            "bases": [(name, query_of(request)(baseline=other)) for other, name in reversed(against.items())],
             "held": registry.held_by(row),
             "noted": [(note, self.mlflow(row, f"/artifacts/{note.record}")) for note in registry.noted.get(row.run_id, ())],
             "label_here": label,
