@@ -8,7 +8,7 @@ from itertools import chain
 from string import ascii_uppercase
 from typing import Literal
 
-from mlflow_adk_eval.report.sentences import format_mean, format_threshold
+from mlflow_adk_eval.report.sentences import format_mean, format_scored, format_threshold
 from mlflow_adk_eval.results.outcomes import PlannedCriterion, Verdict, mean, verdict_of
 from mlflow_adk_eval.text import format_number
 from mlflow_adk_eval.viewer.query import Paged, Query, link, paged
@@ -57,6 +57,8 @@ class Cell:
     state: State
     text: str
     """The score; a dash where there is none."""
+    scored: str
+    """How many of several runs of the case have a score; empty where all have."""
     change: str
     """By how much the score differs from that in the first run; ``lost`` where only the first run has one; empty: not at all."""
     better: bool
@@ -217,16 +219,19 @@ def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | 
     if gain and score is not None and earlier is not None:
         change = f"{score - earlier:+.2g}".replace("-", "−")
     threshold = format_threshold(one.planned.threshold, greater_is_better=one.planned.greater_is_better)
-    scored = f", scored in {len(one.scores)} of {one.runs} runs" if len(one.scores) < one.runs and one.scores else ""
+    scored = format_scored(len(one.scores), one.runs) if one.scores else ""
     said = {"missed": f"misses {threshold}", "missing": "not evaluated", "reached": f"reaches {threshold}", "plain": "information"}[
         one.state
     ]
-    about = f"{format_mean(score, one.planned.threshold)}{scored}, {said}" if score is not None else "not evaluated"
+    about = (
+        f"{format_mean(score, one.planned.threshold)}{', ' + scored if scored else ''}, {said}" if score is not None else "not evaluated"
+    )
     if before is not None:
         about += f"; A: {format_number(earlier, 'not evaluated')}"
     return Cell(
         state=one.state,
         text=format_mean(score, one.planned.threshold),
+        scored=scored,
         change=change,
         better=bool(gain and gain > 0),
         about=about,
