@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.workers import made_once
+
 
 @pytest.fixture(scope="session")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,10 +28,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from sqlalchemy import Engine, event
 
     event.listen(Engine, "connect", _without_waiting_for_the_disk)
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    with contextlib.chdir(path.parent):  # where the artifacts of the default experiment will go
-        MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
+
+    def make(folder: Path) -> None:
+        with contextlib.chdir(folder):  # where the artifacts of the default experiment will go
+            MlflowClient(f"sqlite:///{folder / 'mlflow.db'}").search_experiments()
+
+    return made_once(tmp_path_factory, "template", make) / "mlflow.db"
 
 
 def copied(template: Path, folder: Path) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.workers import made_once
+
 PROJECT = Path(__file__).parents[1]
 
 
@@ -21,7 +23,10 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if uv is None or not all(map(shutil.which, ("bash", "jq"))):
         pytest.skip("following a page from the wheel needs uv, bash and jq")
     pytest.importorskip("google.adk", reason="the agents are ADK's")
-    folder = tmp_path_factory.mktemp("wheel")
+    return made_once(tmp_path_factory, "wheel", lambda folder: _installed(folder, uv)) / "venv" / "bin"
+
+
+def _installed(folder: Path, uv: str) -> None:
     alone = {**os.environ, "UV_SYSTEM_CERTS": "1", "UV_PYTHON_DOWNLOADS": "never", "VIRTUAL_ENV": ""}
 
     def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -42,4 +47,3 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [folder / "venv/bin/python", "-I", "-c", "import mlflow_adk_eval as one; print(one.__file__)"], text=True
     )
     assert Path(where.strip()).is_relative_to(site)
-    return folder / "venv" / "bin"

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.workers import made_once
+
 ROOT = Path(__file__).parents[2]
 NEEDS_CHROMIUM = pytest.mark.skipif(
     shutil.which("chromium") is None, reason="chromium is not installed; on Debian: apt-get install chromium"
@@ -78,10 +80,12 @@ def opened(site: Path, width: int = 1440) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the project's own pages."""
-    folder = tmp_path_factory.mktemp("site")
-    done = build(ROOT / "docs", folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    return folder
+
+    def make(folder: Path) -> None:
+        done = build(ROOT / "docs", folder)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    return made_once(tmp_path_factory, "site", make)
 
 
 MEASURED = """() => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from tests.analysis.calibrated import EXPERIMENT as LABELS
 from tests.analysis.calibrated import evaluated, judge
 from tests.mlflow_kit import copied
 from tests.viewer.evaluations import EXPERIMENT, HOME, LARGE, OTHER, filled, home, hostile, large
+from tests.workers import made_once
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,29 @@ def labelled(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def view(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[View]:
-    folder = tmp_path_factory.mktemp("viewer")
-    uri = copied(template, folder)
-    for experiment in (EXPERIMENT, HOME, OTHER):
-        open_store(folder, experiment=experiment)
-    runs = {**filled(uri), **home(uri), "hostile": hostile(uri), "hostile again": hostile(uri, more="a little more")}
-    with serving(uri, runs) as found:
+    def make(folder: Path) -> None:
+        uri = copied(template, folder)
+        for experiment in (EXPERIMENT, HOME, OTHER):
+            open_store(folder, experiment=experiment)
+        runs = {**filled(uri), **home(uri), "hostile": hostile(uri), "hostile again": hostile(uri, more="a little more")}
+        (folder / "runs.json").write_text(json.dumps(runs))
+
+    made = made_once(tmp_path_factory, "viewer", make)
+    # Of the database each worker has a copy, as one test edits a metric for a while; the artifacts stay where the runs say that they are.
+    with serving(copied(made / "mlflow.db", tmp_path_factory.mktemp("viewer")), json.loads((made / "runs.json").read_text())) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
 def many(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A store with a large run, and the run's id behind a blank."""
-    folder = tmp_path_factory.mktemp("many")
-    uri = copied(template, folder)
-    open_store(folder, experiment=LARGE)
-    return f"{uri} {large(uri)}"
+
+    def make(folder: Path) -> None:
+        uri = copied(template, folder)
+        open_store(folder, experiment=LARGE)
+        (folder / "found").write_text(f"{uri} {large(uri)}")
+
+    return (made_once(tmp_path_factory, "many", make) / "found").read_text()
 
 
 @pytest.fixture
