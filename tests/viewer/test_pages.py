@@ -405,3 +405,51 @@ def test_a_filter_counts_what_the_others_leave() -> None:
     assert left == items[:2]
     assert [(choice.value, choice.count) for choice in one.choices] == [("a", 2), ("b", 1)]
     assert [(choice.value, choice.count) for choice in two.choices] == [("x", 1), ("y", 1)]
+
+
+def test_the_page_of_a_crashed_run_says_the_cause_once_and_hatches_what_has_no_score(view: View) -> None:
+    run = f"/runs/{view.runs['v_crash']}"
+    html = view.text(run)
+    head = html[html.index("<h1") : html.index("<h2")]
+    assert re.match(r'<h1 dir="auto">v_crash · \d\d:\d\d</h1>\n<p class="verdict undecided"><span class="badge undecided">', head)
+    assert "<span>8 of 11 cases passed, 3 undecided</span>" in head
+    assert re.findall(r'class="square (\w+)" href', head) == ["passed"] * 6 + ["undecided"] * 2 + ["passed"] * 2 + ["undecided"]
+    assert 'aria-label="too_hot undecided: ConnectionError: thermostat service timed out after 30 s"' in head
+    causes = re.findall(r'<span class="what" dir="auto">([^<]*)</span></a> <span class="quiet">([^<]*)</span>', head)
+    assert causes == [("ConnectionError: thermostat service timed out after 30 s", "3 cases, 3 criteria")]
+    assert "s · 1.167 tool calls (12 of 16 turns)" in head
+    assert html.count('title="Show the 3 case runs without a score">8 of 11 scored</a>') == 3
+    lost = ["set_temperature", "too_hot", "warm_up"]
+    for query in ("cause=1", "criterion=response_match_score&score=missing", "verdict=undecided&criterion=response_match_score"):
+        assert cases(view.text(f"{run}?{query}")) == lost
+    assert len(cases(view.text(f"{run}?criterion=response_match_score&low=1&high=1"))) == 8
+    assert view.get(f"{run}?criterion=response_match_score&low=much").status_code == 404
+    grid = view.text(f"{run}?view=matrix")
+    assert grid.count('class="cell is-missing"') == 9
+    for name in lost:
+        assert "is-reached" not in grid[grid.index(f'title="{name}"') :].partition("</tr>")[0]
+
+
+def grid_of(view: View, query: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the rows of a matrix: the case, and the state and the text of each cell."""
+    html = view.text(f"/runs/{view.runs['v_regressed']}?view=matrix&{query}")
+    rows_of = re.findall(r"<tr role=\"row\" data-row.*?</tr>", html, re.DOTALL)
+    cells = r'class="cell is-(\w+)"[^>]*><a[^>]*>(.*?)</a>'
+    return [(re.findall(r'class="cut"[^>]*>(\w+)<', row)[0], re.findall(cells, row)) for row in rows_of]
+
+
+def test_the_matrix_sorts_by_score_and_by_loss_and_shows_the_cases_that_are_asked_for(view: View) -> None:
+    worst = ["already_off", "unknown_device", "set_temperature", "turn_off_light"]
+    by_score = [(name, float(cells[1][1])) for name, cells in grid_of(view, "sort=0.response_match_score")]
+    assert [score for _, score in by_score] == sorted(score for _, score in by_score)
+    assert by_score[0][0] == "turn_off_light"
+    assert [name for name, _ in grid_of(view, "sort=-0.response_match_score")][-1] == "turn_off_light"
+    assert {name for name, _ in grid_of(view, "criterion=tool_trajectory_avg_score")} == set(worst)
+    both = grid_of(view, f"baseline={view.runs['v_good']}")
+    assert {name for name, _ in both[:4]} == set(worst)
+    name, cells = both[0]
+    assert cells[:2] == [("reached", "1"), ("missed", '0 <small class="worse">−1</small>')], name
+    back = view.text(f"/runs/{view.runs['v_good']}?view=matrix&baseline={view.runs['v_crash']}")
+    assert back.count('class="cell is-missing"') == 9
+    assert "A: not evaluated" in back
+    assert "largest loss first" in back
