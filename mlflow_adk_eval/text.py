@@ -22,13 +22,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def format_number(value: float | None, missing: str = "–") -> str:
-    """Return a number with four digits; `missing` where there is none.
+def format_number(value: float | None, missing: str = "–", *, unlike: float | None = None) -> str:
+    """Return a number with four digits, or as many more as it takes not to read like the number `unlike`; `missing` where there is none.
 
-    >>> format_number(2 / 3), format_number(None)
-    ('0.6667', '–')
+    >>> format_number(2 / 3), format_number(None), format_number(0.79999, unlike=0.8), format_number(0.8, unlike=0.8)
+    ('0.6667', '–', '0.79999', '0.8')
     """
-    return missing if value is None else f"{value:.4g}"
+    if value is None:
+        return missing
+    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
+    return next((text for text in texts if unlike is None or float(text) != unlike), f"{value:.4g}")
 
 
 def beginning(text: str, most: int) -> str:

@@ -218,7 +218,8 @@ def _power_table(analysis: PowerAnalysis) -> Table:
     title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
     table = Table(title=title, title_justify="left", title_style="bold")
     for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "detectable drop", "drop to detect", "cases needed"):
-        table.add_column(heading, justify="left" if heading == "measure" else "right", overflow="fold")
+        named = heading == "measure"
+        table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named)
     for need in analysis.needs:
         table.add_row(
             escape(need.measure),

@@ -70,7 +70,8 @@ def _table(calibration: Calibration, confidence: float) -> Table:
     title = f"Judges compared with people: {counted(labels.count, 'label')} in {counted(runs, 'run')}, {confidence:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
     for heading in _HEADINGS:
-        table.add_column(heading, justify="left" if heading in _HEADINGS[:2] else "right", overflow="fold")
+        named = heading in _HEADINGS[:2]
+        table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named)
     for name, criterion in calibration.criteria.items():
         labelled = {name: criterion} | {f"  {rubric_id}": rubric for rubric_id, rubric in criterion.rubrics.items()}
         for what, one in labelled.items():
@@ -152,7 +153,7 @@ def bench_view(bench: Mapping[str, Any]) -> RenderableType:
     scores: Sequence[Mapping[str, Any]] = bench["scores"]
     title = f"Judges on {bench['source']}: {scores[0]['items']} items, {bench['confidence']:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True, overflow="fold")
     for one in scores:
         table.add_column(escape(one["judge"]), justify="right", overflow="fold")
     for name, word in _RATES.items():

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -30,12 +31,13 @@ from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report import sentences
+from mlflow_adk_eval.report.findings import about, causes_of, sections
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdict, Vote, explanation_of
 from mlflow_adk_eval.results.repeats import Repeats
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
-from mlflow_adk_eval.text import format_number
+from mlflow_adk_eval.text import counted, format_number
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.promotion.aliases import AliasAudit  # with which all of the gate would be imported
@@ -44,10 +46,13 @@ if TYPE_CHECKING:
 _COLOURS = {"passed": "green", "failed": "red", "undecided": "yellow"}
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What moves a terminal's cursor, or turns the direction of a text; a line may end, and tabs stay."""
-_MAX_REASONS = 10
+_MAX_CAUSES = 5
+_MAX_CASES = 6
+"""How many cases are explained under their causes: with all else, a report shall fit on a screen."""
 _MAX_FLAKY = 10
 _MAX_RUNS = 10
-_LONGEST_NAME = 30
+_LONGEST_NAME = 40
+"""How long a name may be that stays whole where there is little room; the longest of ADK's criteria has 38 characters."""
 _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
@@ -84,15 +89,15 @@ class _Console(Console):
 
 
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
-    """Return a report as a table of criteria, the verdict and its reasons; `detailed`: and every cell."""
+    """Return a report: how many cases passed, why others did not, and a table of criteria; `detailed`: and every cell."""
     outage = sentences.format_outages(report.judging, report.simulating)
     share = sentences.format_share(report.verdicts, report.num_runs)
     parts: list[RenderableType] = [part for case in report.cases for part in _case_view(report, case)] if detailed else []
+    parts.append(_headline(report.verdict, f"{share} in {report.eval_set.eval_set_id}"))
+    parts += _causes_view(report)
+    parts += [Text(outage, style="bold red")] if outage else []
     parts.append(_criteria_view(report))
     parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
-    parts.append(_headline(report.verdict, f"{share} of {report.eval_set.eval_set_id}"))
-    parts += _bullets(report.reasons, _MAX_REASONS)
-    parts += [Text(outage, style="bold red")] if outage else []
     parts += [
         Text(line, style="dim") for line in sentences.circumstances(report.cases.courses(), report.judging, report.simulating).values()
     ]
@@ -104,19 +109,31 @@ def decision_view(decision: Decision) -> RenderableType:
     """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
     parts: list[RenderableType] = [checks_view(decision.checks)] if decision.checks else []
     parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
-    parts += _bullets(decision.reasons, len(decision.reasons))
+    parts += [_indented_line(f"- {reason}", 2) for reason in decision.reasons]
     parts += [Text(f"waived: {_line(waiver)}", style="yellow") for waiver in decision.waived]
     parts += [Text(f"note: {_line(note)}", style="dim") for note in decision.notes]
     return Group(*parts)
 
 
 def _headline(verdict: Verdict, what: str) -> Text:
-    return Text.assemble((verdict.upper(), f"bold {_COLOURS[verdict]}"), f"  {what}")
+    return Text.assemble((what, "bold"), " · verdict: ", (verdict, f"bold {_COLOURS[verdict]}"))
 
 
-def _bullets(lines: Sequence[str], most: int) -> list[RenderableType]:
-    more = [Text(f"  - and {len(lines) - most:,} more", style="dim")] if len(lines) > most else []
-    return [*(Text(f"  - {_line(line)}") for line in lines[:most]), *more]
+def _causes_view(report: Report) -> Iterator[RenderableType]:
+    if not report.cases:
+        yield Text("  the eval set has no cases, so there is nothing to evaluate")
+    causes = causes_of(report)
+    for cause, cases in sections(causes.found[:_MAX_CAUSES], partial(about, report), _MAX_CASES):
+        yield _indented_line(str(cause), 2, _COLOURS[cause.verdict])
+        yield from (_indented_line(f"- {line}", 4) for line in cases)
+    more = [counted(len(causes.found) - _MAX_CAUSES, "more cause")] if len(causes.found) > _MAX_CAUSES else []
+    more += [f"{counted(causes.unread, 'more case run')} that did not pass"] if causes.unread else []
+    yield from (Text(f"  and {one}", style="dim") for one in more)
+
+
+def _indented_line(text: str, indent: int, style: str = "") -> Padding:
+    """Return a text of others as one line that stays indented where the terminal breaks it."""
+    return Padding(Text(_line(text), style=style), (0, 0, 0, indent), expand=False)
 
 
 def _line(text: str) -> str:
@@ -125,18 +142,17 @@ def _line(text: str) -> str:
 
 
 def _criteria_view(report: Report) -> Table:
-    table = Table(title="Criteria", title_justify="left", title_style="bold")
-    for heading in ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored"):
-        table.add_column(heading, justify="left" if heading == "criterion" else "right", overflow="fold")
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("criterion", "mean", "threshold", "pass rate"):
+        named = heading == "criterion"
+        table.add_column(heading, justify="right" if heading == "pass rate" else "left", overflow="fold", no_wrap=named)
     for summary in report.summaries().values():
-        lost = summary.errored + summary.skipped if summary.threshold is not None else 0
+        mean = sentences.format_evidence(summary.mean, summary.threshold, summary.scored, summary.planned)
         table.add_row(
             escape(summary.criterion),
+            f"[yellow]{mean}[/]" if summary.missing else mean,
             sentences.format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="[dim]information[/dim]"),
-            format_number(summary.mean),
             "" if summary.pass_rate is None else f"{summary.pass_rate:.0%}",
-            str(summary.evaluated),
-            f"[red]{lost}[/red]" if lost else "0",
         )
     return table
 
@@ -155,9 +171,9 @@ def repeats_view(repeats: Repeats) -> RenderableType:
         spreads.add_row(escape(criterion), *numbers)
     cases = ["; ".join(filter(None, (f"{case.eval_id}: {case.summary}", sentences.format_ranges(repeats, case)))) for case in repeats.flaky]
     rates = Text(f"Cases passed by run: {sentences.format_run_rates(repeats)}")
-    return Group(
-        chances, spreads, rates, Text(sentences.format_flaky(repeats), style="yellow" if cases else "green"), *_bullets(cases, _MAX_FLAKY)
-    )
+    more = [Text(f"  - and {len(cases) - _MAX_FLAKY:,} more", style="dim")] if len(cases) > _MAX_FLAKY else []
+    flaky = Text(sentences.format_flaky(repeats), style="yellow" if cases else "green")
+    return Group(chances, spreads, rates, flaky, *(_indented_line(f"- {line}", 2) for line in cases[:_MAX_FLAKY]), *more)
 
 
 def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> RenderableType:
@@ -171,7 +187,7 @@ def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> Rendera
         lines.append(f"{contents.asking:,} questions in progress")
     table = Table(title="Answers by model", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for heading in ("model", "answers", "input tokens", "output tokens"):
-        table.add_column(heading, justify="left" if heading == "model" else "right")
+        table.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=heading == "model", overflow="fold")
     for one in contents.models:
         table.add_row(escape(one.model or "unknown"), *(f"{number:,}" for number in (one.answers, one.input_tokens, one.output_tokens)))
     spent = [f"Budget {one.name}: {one.calls:,} calls, {one.tokens:,} tokens" for one in contents.budgets]
@@ -209,7 +225,7 @@ def _check_cells(check: Check) -> dict[str, str]:
     return {
         "verdict": f"[{_COLOURS[check.verdict]}]{check.verdict}[/]",
         "demand": escape(" ".join(filter(None, (f"{check.slice}:" if check.slice else "", check.measure, check.demand)))),
-        "value": format_number(check.value, "") + ("" if paired else interval),
+        "value": sentences.format_checked(check) + ("" if paired else interval),
         "baseline": format_number(check.baseline, ""),
         "difference": ("" if check.difference is None else f"{check.difference:+.4g}") + interval if paired else "",
         "p": format_number(check.p_value, "") if paired else "",

@@ -8,7 +8,7 @@ Both return texts of others on one line; whoever shows them escapes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.criteria.alignment import differences
@@ -22,13 +22,20 @@ from mlflow_adk_eval.text import counted
 _MOST_CASES = 2_000
 """So many case runs that did not pass are read for causes: more are more than a page of causes needs, and take long to read."""
 _MOST_PLACES = 500
+_MOST_NAMED = 5
 _LONGEST = 240
 _CELL = re.compile(r"(?:^|; )invocation \d+ of \d+: ")
-_WHERE = re.compile(r"^(?:the agent did not finish: |turn \d+: )+")
+_WHERE = re.compile(r"^(?:the agent did not finish: |turn \d+: |.*\d votes are available, too few for a verdict: )+")
+_TIMES = re.compile(r" \(\d+ times\)(?:; |$)")
+"""How often a judge gave the same trouble, which differs from turn to turn; another trouble may follow."""
 _VARYING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8,}", re.IGNORECASE)
 """Numbers and ids, in which two messages of one cause differ."""
 _BY_TEXT = frozenset({"response_match_score", "exact_match", "bleu", "rouge"})
 """Criteria whose reasons are numbers: the two texts say more."""
+
+
+Finding = tuple[str, Verdict, str]
+"""The criterion, if it is one; what it leads to; and why, without the case and the turn."""
 
 
 @dataclass(slots=True)
@@ -69,30 +76,63 @@ class Causes:
 
 def causes_of(report: Report) -> Causes:
     """Return why case runs of a report did not pass, each cause once."""
-    causes: dict[tuple[str, str], Cause] = {}
     unpassed = [place for place, verdict in enumerate(report.verdicts) if verdict != "passed"]
-    for place in unpassed[:_MOST_CASES]:
-        case = report.cases.at(place)
-        for criterion, verdict, text in _causes(case):
-            key = verdict, _VARYING.sub("#", text)
-            cause = causes.get(key)
-            if cause is None:
-                cause = causes[key] = Cause(text, verdict)
-                loaded = report.cases.loaded(place)
-                missed = loaded.result(criterion) if verdict == "failed" else None
-                cause.example = f"{report.label(case)}: {_why_missed(loaded, missed)}" if missed else report.label(case)
-            cause.eval_ids.add(case.eval_id)
+    cases = ((place, report.cases.at(place)) for place in unpassed[:_MOST_CASES])
+    found = gathered((place, case.eval_id, findings_of(case)) for place, case in cases)
+    for cause in found:
+        case = report.cases.loaded(cause.places[0])
+        missed = case.result(min(cause.names)) if cause.verdict == "failed" else None
+        cause.example = f"{report.label(case)}: {_why_missed(case, missed)}" if missed else report.label(case)
+    return Causes(found, max(len(unpassed) - _MOST_CASES, 0))
+
+
+def gathered(cases: Iterable[tuple[int, str, Iterable[Finding]]]) -> list[Cause]:
+    """Return the causes of case runs that did not pass, worst first; each case run as its place, its eval id and its findings."""
+    causes: dict[tuple[str, str], Cause] = {}
+    for place, eval_id, findings in cases:
+        for criterion, verdict, text in findings:
+            cause = causes.setdefault((verdict, _VARYING.sub("#", text)), Cause(text, verdict))
+            cause.eval_ids.add(eval_id)
             cause.names |= {criterion} if criterion else set()
             if (not cause.places or cause.places[-1] != place) and len(cause.places) < _MOST_PLACES:
                 cause.places.append(place)
-    worst_first = sorted(causes.values(), key=lambda cause: (-len(cause.eval_ids), cause.verdict != "failed", -len(cause.names)))
-    return Causes(worst_first, max(len(unpassed) - _MOST_CASES, 0))
+    return sorted(causes.values(), key=lambda cause: (-len(cause.eval_ids), cause.verdict != "failed", -len(cause.names)))
 
 
-def _causes(case: CaseResult) -> Iterator[tuple[str, Verdict, str]]:
-    """Yield the criterion, what it leads to, and the cause, for everything that stands between a case run and a pass."""
+def about(report: Report, place: int) -> tuple[str, str]:
+    """Return what a case run of a report is called, and why it did not pass."""
+    case = report.cases.loaded(place)
+    return report.label(case), why_of(case)
+
+
+def sections(causes: Sequence[Cause], about_place: Callable[[int], tuple[str, str]], most: int) -> Iterator[tuple[Cause, list[str]]]:
+    """Yield causes with lines on their cases: why those failed that no cause before has named; of those without a score, the names.
+
+    Args:
+        causes: the causes, worst first.
+        about_place: returns of a case run what it is called, and why it did not pass.
+        most: as many case runs are explained at most.
+    """
+    named, left = set[int](), most
+    for cause in causes:
+        new = [place for place in cause.places if place not in named]
+        named.update(new)
+        if cause.verdict == "failed":
+            said = f"{next(iter(cause.names), '')}: "  # the criterion, which the cause names already
+            lines = [f"{label}: {why.replace(said, '', 1)}" for label, why in map(about_place, new[:left])]
+            left -= len(lines)
+            more = len(new) - len(lines)
+            yield cause, [*lines, *([f"and {counted(more, 'more case')}"] if more else [])]
+        else:
+            names = [about_place(place)[0] for place in new[:_MOST_NAMED]]
+            others = f" and {len(new) - len(names):,} more" if len(new) > len(names) else ""
+            yield cause, [", ".join(names) + others] if names else []
+
+
+def findings_of(case: CaseResult) -> Iterator[Finding]:
+    """Yield what stands between a case run and a pass."""
     if case.error:
-        yield "", "undecided", _line(_WHERE.sub("", case.error))
+        yield "", "undecided", _line(_nowhere(case, case.error))
     if not any(planned.decides for planned in case.planned):
         yield "", "undecided", "no criterion decides the case"
     for result in case.results:
@@ -103,8 +143,13 @@ def _causes(case: CaseResult) -> Iterator[tuple[str, Verdict, str]]:
             yield result.criterion, "failed", f"{result.criterion} {relation} its threshold {result.threshold:g}"
         else:
             reasons = filter(None, _CELL.split(reason_of(result.overall)))
-            for reason in dict.fromkeys(_line(_WHERE.sub("", reason)) for reason in reasons):
+            troubles = (trouble for reason in reasons for trouble in _TIMES.split(_nowhere(case, reason)))
+            for reason in dict.fromkeys(map(_line, filter(None, troubles))):
                 yield result.criterion, "undecided", reason
+
+
+def _nowhere(case: CaseResult, text: str) -> str:
+    return _WHERE.sub("", text).replace(f"case {case.eval_id!r}", "the case")
 
 
 def why_of(case: CaseResult) -> str:

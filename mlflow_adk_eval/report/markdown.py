@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from heapq import nsmallest
-from operator import itemgetter
+from functools import partial
 from typing import TypeVar
 
 from mlflow_adk_eval.report import sentences
-from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, flaky_of, totals
+from mlflow_adk_eval.report.findings import Cause, about, causes_of, sections
+from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, causes_of_lines, flaky_of, totals
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.outcomes import CaseResult, verdict_of
+from mlflow_adk_eval.results.outcomes import verdict_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.text import for_mlflow, format_number, plain
+from mlflow_adk_eval.text import counted, for_mlflow, format_number, plain
 
 T = TypeVar("T")
 
 MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 """What stands before a verdict."""
-_MAX_FLAKY, _MAX_CRITERIA, _MAX_NOTE_CASES, _MAX_NOTE_REASON, _MAX_MISSED = 10, 40, 10, 300, 5
+_MAX_FLAKY, _MAX_CRITERIA, _MAX_CAUSES, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 10, 300
 _MAX_CASES, _MAX_LABEL = 100, 200
 _MAX_LINES, _MAX_GATE_REASON = 100, 2000
 
@@ -64,9 +64,9 @@ def _bullets(lines: Sequence[str], *, count: int) -> str:
 
 
 def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
-    """Return the note of an MLflow run, of which its page shows four lines: the verdict with links, the criteria that were missed, and what to do next.
+    """Return the note of an MLflow run, of which its page shows four lines: how many cases passed, and why others did not, the worst cause first.
 
-    Below are the criteria, of repeated runs the flaky cases, and why cases did not pass.
+    Below are what to do next, the criteria, and of repeated runs the flaky cases.
 
     Args:
         report: what was found.
@@ -75,30 +75,20 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     """
     outage = sentences.format_outages(report.judging, report.simulating)
     criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
-    heads = ("criterion", "threshold", "mean", "pass rate", "evaluated", "errored")
-    # Which thresholds were not reached by all cases, the worst first.
-    reached = [(one.pass_rate, for_mlflow(one.criterion)) for one in criteria if one.pass_rate is not None]
-    missed = sorted((one for one in reached if one[0] < 1), key=itemgetter(0))
-    named = ", ".join(f"{criterion} {pass_rate:.1%}" for pass_rate, criterion in missed[:_MAX_MISSED])
-    named += f" and {len(missed) - _MAX_MISSED} more" if len(missed) > _MAX_MISSED else ""
-    unpassed = [place for place, verdict in enumerate(report.verdicts) if verdict != "passed"]
-    worst = [
-        f"**{for_mlflow(report.label(case))}** {case.verdict}: "
-        + for_mlflow("; ".join(case.reasons()) or "no criterion decides", _MAX_NOTE_REASON)
-        for case in nsmallest(_MAX_NOTE_CASES, map(report.cases.at, unpassed), key=_badness)
-    ]
+    heads = ("criterion", "mean", "threshold", "pass rate", "evaluated", "errored")
+    causes = causes_of(report)
     runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
     share = sentences.format_share(report.verdicts, report.num_runs)
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
     links = f" · [report]({page}/artifacts/adk_eval/report.html) · [turns]({page}/traces)" if run_id else ""
     parts = [
-        f"**{report.verdict}**: {share} ({for_mlflow(report.eval_set.eval_set_id)}{runs}){links}",
+        f"**{share}** in {for_mlflow(report.eval_set.eval_set_id)}{runs} · verdict: **{report.verdict}**{links}",
         f"**Attention**: {for_mlflow(outage)}" if outage else "",
-        f"Cases that reach the threshold: {named}" if missed else "",
+        _causes(causes.found, partial(about, report), _MAX_NOTE_CASES, for_mlflow),
+        f"and {counted(causes.unread, 'more case run')} that did not pass" if causes.unread else "",
         f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
         _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
         _repeats(report) if report.num_runs > 1 and report.cases else "",
-        _bullets(worst, count=len(unpassed)),
         *map(for_mlflow, sentences.circumstances(report.cases.courses(), report.judging, report.simulating).values()),
         "\n".join(f"Note: {for_mlflow(note)}" for note in report.notes),
     ]
@@ -108,8 +98,8 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
 def _criterion_cells(summary: CriterionSummary) -> tuple[str, ...]:
     return (
         for_mlflow(summary.criterion),
+        sentences.format_evidence(summary.mean, summary.threshold, summary.scored, summary.planned),
         sentences.format_threshold(summary.threshold, greater_is_better=summary.greater_is_better, missing="information"),
-        format_number(summary.mean, "not evaluated"),
         "" if summary.pass_rate is None else f"{summary.pass_rate:.1%}",
         f"{summary.evaluated:,}",
         str(summary.errored + (summary.skipped if summary.threshold is not None else 0)),
@@ -135,11 +125,12 @@ def _repeats(report: Report) -> str:
     return "\n\n".join(filter(None, (sentence, flaky)))
 
 
-def _badness(case: CaseResult) -> tuple[bool, float]:
-    """Failed before undecided, and the lowest share of reached criteria first."""
-    deciding = [result for result in case.results if result.decides]
-    reached = sum(result.passed is True for result in deciding)
-    return case.verdict != "failed", reached / len(deciding) if deciding else 0.0
+def _causes(causes: Sequence[Cause], about_place: Callable[[int], tuple[str, str]], most: int, escaped: Callable[[str], str]) -> str:
+    """Return a list of causes, worst first, each with its cases; `most`: so many cases are explained at most."""
+    lines: list[str] = []
+    for cause, cases in sections(causes[:_MAX_CAUSES], about_place, most):
+        lines += [f"- {MARKS[cause.verdict]} {escaped(str(cause))}", *(f"  - {escaped(case)}" for case in cases)]
+    return "\n".join([*lines, *([f"- and {len(causes) - _MAX_CAUSES:,} more causes"] if len(causes) > _MAX_CAUSES else [])])
 
 
 def step_summary(
@@ -150,7 +141,7 @@ def step_summary(
     simulating: JudgeUsage | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """Return the summary of a CI job: the verdict, the criteria, of repeated runs the flaky cases, and why cases did not pass.
+    """Return the summary of a CI job: how many cases passed, why others did not, the criteria, and of repeated runs the flaky cases.
 
     Args:
         cases: the case runs that have a result.
@@ -161,10 +152,11 @@ def step_summary(
     """
     verdict, outage = verdict_of((case.verdict for case in cases), missing=missing), sentences.format_outages(judging, simulating)
     unknown = f", {missing} more did not finish" if missing else ""
-    heads, numbers = ("criterion", "threshold", "mean", "passed", "evaluated"), ("threshold", "mean", "passed", "evaluated")
+    heads, numbers = ("criterion", "mean", "threshold", "passed"), ("mean", "threshold", "passed")
     parts = [
-        f"### {MARKS[verdict]} ADK evaluation {verdict}: {sentences.format_share([case.verdict for case in cases])}{unknown}",
+        f"### {MARKS[verdict]} ADK evaluation: {sentences.format_share([case.verdict for case in cases])}{unknown} · verdict: {verdict}",
         f"**Attention:** {plain(outage)}" if outage else "",
+        _causes(causes_of_lines(cases), lambda place: (cases[place].label, cases[place].why), _MAX_CASES, plain),
         _table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
         _table(
             ("flaky case", "runs"),
@@ -173,19 +165,13 @@ def step_summary(
             most=_MAX_CASES,
             noun="more flaky cases",
         ),
-        _table(("case", "verdict", "reasons"), [case for case in cases if case.verdict != "passed"], _case_cells, most=_MAX_CASES),
         *map(plain, (*sentences.circumstances(cases, judging, simulating).values(), *notes)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _total_cells(one: CriterionTotals) -> tuple[str, ...]:
-    mean = format_number(one.mean, "not evaluated")
-    return plain(one.criterion), plain(one.threshold), mean, str(one.passed), f"{one.evaluated} of {one.planned}"
-
-
-def _case_cells(case: CaseLine) -> tuple[str, ...]:
-    return plain(case.label, _MAX_LABEL), f"{MARKS[case.verdict]} {case.verdict}", "<br>".join(map(plain, case.reasons))
+    return plain(one.criterion), one.evidence, plain(one.threshold), f"{one.passed} of {one.planned}"
 
 
 def decision_summary(decision: Decision, title: str = "") -> str:
@@ -204,7 +190,7 @@ def decision_summary(decision: Decision, title: str = "") -> str:
     }
     heads = ("rule", "demand", "value", "baseline", "difference", "p", "cases", "verdict")
     parts = [
-        f"### {MARKS[decision.verdict]} Agent gate {decision.verdict}: {plain(title or f'run {decision.run_id}')}",
+        f"### {MARKS[decision.verdict]} Agent gate: {plain(title or f'run {decision.run_id}')} · verdict: {decision.verdict}",
         _section("", decision.reasons),
         _table(heads, decision.checks, _check_cells, most=_MAX_LINES, numbers=heads[2:-1], noun="more checks"),
         _section("**Waived**\n\n", decision.waived),
@@ -224,7 +210,7 @@ def _check_cells(check: Check) -> tuple[str, ...]:
     return (
         plain(f"{check.slice}: {check.measure}" if check.slice else check.measure),
         plain(check.demand),
-        format_number(check.value, "") + ("" if difference else interval),
+        sentences.format_checked(check) + ("" if difference else interval),
         format_number(check.baseline, ""),
         difference,
         "" if check.p_value is None else f"{check.p_value:.3g}",

@@ -11,6 +11,7 @@ environment changed, and what the models took. `pass_hat_lines` and `spread_line
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,14 @@ from typing import Protocol
 
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
 from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, InjectionKind
+from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import Verdict, reaches
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.text import counted, format_number
 
 _KINDS: dict[InjectionKind, str] = {"error": "error", "response": "response", "latency": "delay"}
+_BOUND = re.compile(r"\d+(?:\.\d+)?")
 _MOST_TOOLS = 5
 _MOST_RUNS = 10
 
@@ -31,6 +34,16 @@ _MOST_RUNS = 10
 def format_threshold(threshold: float | None, *, greater_is_better: bool, missing: str = "") -> str:
     """Return a threshold with its relation, such as ``≥ 0.8``; `missing` where there is none."""
     return missing if threshold is None else f"{'≥' if greater_is_better else '≤'} {threshold:g}"
+
+
+def format_evidence(mean: float | None, threshold: float | None, scored: int, planned: int) -> str:
+    """Return a mean, and what it rests on where something is missing.
+
+    >>> format_evidence(1.0, 0.8, 8, 11), format_evidence(None, 0.8, 0, 11), format_evidence(None, None, 0, 0)
+    ('1 · 8 of 11 scored', '0 of 11 scored', '–')
+    """
+    evidence = format_scored(scored, planned)
+    return evidence if evidence and mean is None else " · ".join(filter(None, (format_mean(mean, threshold), evidence)))
 
 
 def format_share(verdicts: Sequence[Verdict], num_runs: int = 1) -> str:
@@ -48,10 +61,14 @@ def format_mean(value: float | None, threshold: float | None = None, missing: st
     >>> format_mean(0.79999, 0.8), format_mean(0.8, 0.8), format_mean(2 / 3), format_mean(None)
     ('0.79999', '0.8', '0.6667', '–')
     """
-    if value is None or threshold is None or (reaches(value, threshold) and reaches(threshold, value)):
-        return format_number(value, missing)
-    found = (text for digits in range(4, 18) if float(text := f"{value:.{digits}g}") != float(f"{threshold:.{digits}g}"))
-    return next(found, repr(value))
+    same = value is None or threshold is None or (reaches(value, threshold) and reaches(threshold, value))
+    return format_number(value, missing, unlike=None if same else threshold)
+
+
+def format_checked(check: Check) -> str:
+    """Return the value of a check, with so many digits that it does not read like the number that it missed."""
+    bound = _BOUND.search(check.demand) if check.verdict != "passed" else None
+    return format_number(check.value, "", unlike=float(bound[0]) if bound else None)
 
 
 def format_scored(scored: int, planned: int) -> str:

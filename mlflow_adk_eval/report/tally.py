@@ -6,13 +6,15 @@ the lines together, and `totals`, `flaky_of` and the pages of `markdown` are mad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
+from mlflow_adk_eval.report.findings import Cause, Finding, findings_of, gathered, why_of
+from mlflow_adk_eval.report.sentences import format_evidence
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
 from mlflow_adk_eval.results.repeats import CaseRepeats, most_flaky_first
 
@@ -36,7 +38,10 @@ class CaseLine:
 
     label: str
     verdict: Verdict
-    reasons: tuple[str, ...]
+    why: str
+    """Why it did not pass; empty where it passed."""
+    findings: tuple[Finding, ...]
+    """What stands between it and a pass."""
     scores: tuple[ScoreLine, ...]
     case: str = ""
     """What all runs of the case are called; empty where it has one."""
@@ -68,7 +73,8 @@ def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
     return CaseLine(
         label=label,
         verdict=result.verdict,
-        reasons=result.reasons(),
+        why=why_of(result),
+        findings=tuple(findings_of(result)),
         scores=scores,
         case=case,
         ending=result.conversation.ending,
@@ -99,6 +105,12 @@ class CriterionTotals:
         """
         return f"{'≥' if self.greater_is_better else '≤'} {' | '.join(f'{value:g}' for value in self.thresholds)}"
 
+    @property
+    def evidence(self) -> str:
+        """The mean, with what it rests on where something is missing."""
+        nearest = min(self.thresholds, key=lambda threshold: abs(threshold - (self.mean or 0.0)))
+        return format_evidence(self.mean, nearest, self.evaluated, self.planned)
+
 
 def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
     """Return the totals of each criterion that decides, in the order in which they first come up."""
@@ -118,6 +130,11 @@ def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
         for name, lines in by_criterion.items()
         for scores in [[line.score for line in lines if line.score is not None]]
     ]
+
+
+def causes_of_lines(lines: Sequence[CaseLine]) -> list[Cause]:
+    """Return why case runs did not pass, each cause once, worst first."""
+    return gathered((place, line.case or line.label, line.findings) for place, line in enumerate(lines) if line.verdict != "passed")
 
 
 def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:

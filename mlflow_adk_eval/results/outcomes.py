@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
+from mlflow_adk_eval.text import format_number
+
 if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import Invocation
     from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
@@ -425,7 +427,9 @@ class CaseResult:
                 continue
             if isinstance(result.overall, Scored):
                 relation = "below" if result.greater_is_better else "above"
-                reasons.append(f"{result.criterion} is {result.overall.score:.4g}, {relation} its threshold {result.threshold:.4g}")
+                reasons.append(
+                    f"{result.criterion} is {format_number(result.overall.score, unlike=result.threshold)}, {relation} its threshold {result.threshold:g}"
+                )
             else:
                 reasons.append(f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
         return tuple(reasons)

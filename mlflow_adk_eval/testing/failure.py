@@ -14,8 +14,10 @@ from mlflow_adk_eval.criteria.alignment import align, differences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.report.findings import why_of
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.text import format_number
 
 Tone = Literal["", "head", "expected", "actual", "missed", "unknown", "dim"]
 """What a piece of text is, for whoever gives it a colour."""
@@ -112,8 +114,7 @@ def kind_of(case: CaseResult) -> str:
 def summary_of(case: CaseResult) -> str:
     """Return why a case did not pass, on one line."""
     kind = kind_of(case)
-    reasons = [case.error] if kind == "agent failed" else list(case.reasons())
-    said = "; ".join(" ".join(seen(reason).split()) for reason in reasons)
+    said = " ".join(seen(why_of(case)).split())
     return said if kind == "failed" else f"{kind}: {said}"
 
 
@@ -124,7 +125,7 @@ def failure_of(case: CaseResult, config: EvalConfig) -> list[Line]:
     for result in case.results:
         if result.passed and result.threshold is not None:
             sign = "≥" if result.greater_is_better else "≤"
-            lines.append(line(f"{result.criterion} is {result.score:.4g} ({sign} {result.threshold:.4g})", "dim"))
+            lines.append(line(f"{result.criterion} is {format_number(result.score)} ({sign} {result.threshold:g})", "dim"))
     turns = [
         index
         for index in range(_turns(case))
@@ -174,7 +175,8 @@ def _heads(case: CaseResult, open_results: Sequence[CriterionResult]) -> Iterato
     for result in open_results:
         if isinstance(result.overall, Scored):
             relation = "below" if result.greater_is_better else "above"
-            yield line(f"{result.criterion} is {result.overall.score:.4g}, {relation} its threshold {result.threshold:.4g}", "missed")
+            score = format_number(result.overall.score, unlike=result.threshold)
+            yield line(f"{result.criterion} is {score}, {relation} its threshold {result.threshold:g}", "missed")
         else:
             yield from indented([(seen(_short(result.overall, case.error)), "unknown")], 0, f"{result.criterion} was NOT EVALUATED: ")
 

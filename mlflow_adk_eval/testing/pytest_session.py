@@ -23,20 +23,20 @@ from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.report.ci import append_step_summary
 from mlflow_adk_eval.report.markdown import step_summary
-from mlflow_adk_eval.report.sentences import circumstances, format_outages
-from mlflow_adk_eval.report.tally import CaseLine, case_line, flaky_of, totals
+from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
+from mlflow_adk_eval.report.tally import CaseLine, case_line, causes_of_lines, flaky_of, totals
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.results.usage import JudgeUsage, added
 from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
 from mlflow_adk_eval.testing.evaluator import Cases, Job, JobKey, renamed
-from mlflow_adk_eval.testing.failure import text_of, votes_of
+from mlflow_adk_eval.testing.failure import seen, text_of, votes_of
 from mlflow_adk_eval.testing.pytest_items import SUFFIXES, AdkOptions, EvalCaseItem, EvalSetFile
 
 Markup = dict[str, bool]
 
-_MAX_FLAKY = 10
+_MAX_CAUSES, _MAX_FLAKY = 10, 10
 
 
 @dataclass(slots=True)
@@ -85,18 +85,19 @@ class Results:
 
     def terminal(self) -> Iterator[tuple[str, Markup]]:
         """Yield the lines for the terminal."""
-        found = totals(self.lines.values())
+        lines = list(self.lines.values())
+        yield f"{format_share([line.verdict for line in lines])}", {"bold": True}
+        for cause in causes_of_lines(lines)[:_MAX_CAUSES]:
+            yield seen(str(cause)), {"red" if cause.verdict == "failed" else "yellow": True}
+        found = totals(lines)
         widths = [
             max((len(text) for text in texts), default=0) for texts in zip(*((one.criterion, one.threshold) for one in found), strict=True)
         ]
         for one in found:
-            average = "–" if one.mean is None else f"{one.mean:.4g}"
-            missing = f", {one.planned - one.evaluated} NOT EVALUATED" if one.evaluated < one.planned else ""
-            total = (
-                f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {average}  passed {one.passed} of {one.planned}{missing}"
-            )
-            yield total, {"green" if one.passed == one.planned else "red": True}
-        flaky = flaky_of(self.lines.values())
+            total = f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {one.evidence}  passed {one.passed} of {one.planned}"
+            missed = one.passed < one.evaluated
+            yield total, {"green" if one.passed == one.planned else "red" if missed else "yellow": True}
+        flaky = flaky_of(lines)
         for case in flaky[:_MAX_FLAKY]:
             yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
         if len(flaky) > _MAX_FLAKY:
@@ -105,7 +106,7 @@ class Results:
             yield f"{self.missing} of {len(self.planned)} selected cases did not finish", {"yellow": True}
         if outage := format_outages(self.judging, self.simulating):
             yield outage, {"red": True}
-        for sentence in circumstances(self.lines.values(), self.judging, self.simulating).values():
+        for sentence in circumstances(lines, self.judging, self.simulating).values():
             yield sentence, {}
         for text, bad in self.notes:
             yield text, {"red": True} if bad else {}

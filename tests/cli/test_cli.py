@@ -58,14 +58,14 @@ def invoke(*arguments: object) -> Result:
 def test_score_passes_with_0(lights: Path) -> None:
     result = invoke("score", lights, "--actual", lights)
     assert result.exit_code == 0
-    assert "PASSED  2 of 2 cases passed of lights" in result.stdout
+    assert "2 of 2 cases passed in lights · verdict: passed" in result.stdout
 
 
 def test_a_missed_threshold_is_1_with_the_reason(lights: Path, tmp_path: Path) -> None:
     actual = recorded(tmp_path, intermediate_data={"tool_uses": [{"name": "light", "args": {"on": False}}]})
     result = invoke("score", lights, "--actual", actual, "--print-detailed-results")
     assert result.exit_code == 1
-    assert "on: tool_trajectory_avg_score is 0, below its threshold 1" in result.stdout
+    assert "- on: " in result.stdout
     assert "`$.on`: expected true, got false" in result.stdout
 
 
@@ -73,7 +73,7 @@ def test_missing_evidence_is_2(lights: Path, tmp_path: Path) -> None:
     actual = written(tmp_path / "actual.json", EXPECTED | {"eval_cases": EXPECTED["eval_cases"][:1]})
     result = invoke("score", lights, "--actual", actual)
     assert result.exit_code == 2
-    assert "the recording does not contain case 'hi'" in result.stdout
+    assert "the recording does not contain the case · 1 case, 2 criteria\n    - hi\n" in result.stdout
 
 
 def test_an_empty_eval_set_is_2(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_json_is_one_object(lights: Path) -> None:
 def test_no_colour_where_there_is_no_terminal(lights: Path) -> None:
     command = [sys.executable, "-m", "mlflow_adk_eval", "score", str(lights), "--actual", str(lights)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "PASSED" in shown.stdout
+    assert "verdict: passed" in shown.stdout
     assert "\x1b[" not in shown.stdout
 
 
@@ -195,7 +195,7 @@ def rows(path: Path, **more: object) -> Path:
 def test_rows_with_what_is_recorded_are_scored_alone(tmp_path: Path) -> None:
     said = [turn_json("hi", "hello")]
     result = invoke("score", rows(tmp_path / "lights.jsonl", recorded=said))
-    assert (result.exit_code, "FAILED  1 of 2 cases passed of lights" in result.stdout) == (1, True)
+    assert (result.exit_code, "1 of 2 cases passed in lights · verdict: failed" in result.stdout) == (1, True)
 
 
 def test_score_without_anything_recorded_names_what_is_wanted(lights: Path, tmp_path: Path) -> None:

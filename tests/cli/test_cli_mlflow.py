@@ -235,7 +235,7 @@ def test_a_recording_that_is_compared_with_itself_passes_with_a_note_and_names_n
     scored = invoke("score", lights, "--actual", lights)
     run = invoke("run", lights, lights, "--tracking-uri", store, "--experiment", EXPERIMENT)
     for result in (scored, run):
-        assert (result.exit_code, result.stdout.count("PASSED"), " ".join(result.stdout.split()).count(SAME)) == (0, 1, 1)
+        assert (result.exit_code, result.stdout.count("verdict: passed"), " ".join(result.stdout.split()).count(SAME)) == (0, 1, 1)
     assert "next:" not in run.stdout
     assert SAME not in " ".join(invoke("score", lights, "--actual", good(tmp_path)).stdout.split())
     assert json.loads(invoke("score", lights, "--actual", lights, "--json").stdout)["notes"][0].startswith(SAME)

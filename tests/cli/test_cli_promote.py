@@ -51,7 +51,7 @@ def test_a_run_is_held_against_the_champion(scene: Scene, policy: Path) -> None:
     champion = scene.champion()
     good = gate(scene, scene.candidate(), "--policy", policy, "--model", scene.name)
     assert good.exit_code == 0
-    assert good.stdout.count("PASSED") == 1
+    assert good.stdout.count("verdict: passed") == 1
     bad = gate(scene, scene.candidate(wrong=ALL_BUT_ONE), "--policy", policy, "--baseline", f"runs:/{champion}")
     assert bad.exit_code == 1
     assert f"against 1 for run {champion}" in " ".join(bad.stdout.split())
@@ -83,7 +83,7 @@ def test_summary_and_junit_are_written_where_asked(scene: Scene, policy: Path, t
     files = ("--summary", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
     assert promote(scene, version, scene.run(model_id, wrong=ALL_BUT_ONE), "--policy", policy, *files).exit_code == 1
     page = (tmp_path / "gate.md").read_text()
-    assert f"❌ Agent gate failed: version {version} of {scene.name.replace('_', '&#95;')} as champion" in page
+    assert f"❌ Agent gate: version {version} of {scene.name.replace('_', '&#95;')} as champion · verdict: failed" in page
     assert page.endswith("champion was not moved\n")
     suite = ET.parse(tmp_path / "gate.xml").getroot()  # noqa: S314 - our own
     assert (suite.get("failures"), suite.get("errors")) == ("1", "0")
@@ -103,7 +103,7 @@ def test_a_job_of_github_gets_a_summary_and_annotations(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "step.md"))
     scene.champion()
     bad = gate(scene, scene.candidate(wrong=ALL_BUT_ONE), "--policy", policy, "--model", scene.name)
-    assert "### ❌ Agent gate failed" in (tmp_path / "step.md").read_text()
+    assert "### ❌ Agent gate: " in (tmp_path / "step.md").read_text()
     assert bad.stderr.startswith(f"::error title=agent gate%3A {TRAJECTORY} max_drop 0.1 failed::")
     begin, *_, end = bad.stdout.splitlines()
     assert end == f"::{begin.removeprefix('::stop-commands::')}::"

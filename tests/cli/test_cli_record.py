@@ -100,7 +100,7 @@ def test_what_was_recorded_scores_like_the_agent(home: Path) -> None:
     )
     scored = invoke("score", HOME[1], "--actual", "home.recording.json")
     assert scored.exit_code == 0
-    assert "PASSED  11 of 11 cases passed of home_automation" in scored.stdout
+    assert "11 of 11 cases passed in home_automation · verdict: passed" in scored.stdout
     file = json.loads((home / "home.recording.json").read_text())
     assert (file["agent"], file["num_runs"], file["eval_set_id"]) == ("home_automation_agent", 1, "home_automation")
 

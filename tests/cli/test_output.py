@@ -164,7 +164,7 @@ def test_a_promotion_whose_summary_cannot_be_written_is_told(option: str, shop: 
     where = ("--run-id", shop.run_id, "--tracking-uri", shop.store)
     result = invoke("promote", "lights", "--version", "1", "--alias", alias, *where, option, "/dev/full")
     assert result.exit_code == UNWRITTEN
-    assert "PASSED" in result.stdout
+    assert "verdict: passed" in result.stdout
     assert f"{alias} is now version 1 of lights; but /dev/full: cannot be written: No space left on device" in result.stderr
     assert str(shop.client.get_model_version_by_alias("lights", alias).version) == "1"
     assert Path("/dev/full").is_char_device()

@@ -53,7 +53,7 @@ def test_in_text_the_report_comes_before_what_could_not_be_done(lights: Path, st
     (tmp_path / "full.json").unlink()
     result = invoke("run", good(tmp_path), lights, *given[:-2])
     assert result.exit_code == 3
-    assert "PASSED" in result.stdout
+    assert "verdict: passed" in result.stdout
     assert "run id: " in result.stdout
     assert "is complete, but not registered" in result.stderr
 

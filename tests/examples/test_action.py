@@ -104,7 +104,7 @@ def test_a_good_agent_is_promoted_and_a_worse_one_is_refused(runner: Runner) -> 
 
     refused = runner.use(agent="home_automation_agent_regressed", promote="false", experiment="home", run_arguments="--run-name worse")
     assert (runner.codes, refused["verdict"], refused["model-version"]) == ({"Evaluate": 0, "Decide": 1}, "failed", ""), runner.said
-    assert "### ❌ Agent gate failed" in runner.said
+    assert "### ❌ Agent gate: " in runner.said
     assert "the champion, version 1 of 'home&#95;automation'" in runner.said
     run = MlflowClient(runner.uri).get_run(refused["run-id"])
     assert (run.info.run_name, str(MlflowClient(runner.uri).get_registered_model("home_automation").aliases["champion"])) == ("worse", "1")

@@ -126,7 +126,7 @@ def test_a_worse_pull_request_is_refused_and_a_good_one_becomes_the_champion(act
     agent.write_text(good.replace("root_agent = build_agent(ScriptedModel())\n", CARELESS))
     actions.commit("Act at once")
     assert actions.job("pull-request") == {"Evaluate": 0, "Gate": 1}, actions.said
-    assert "### ❌ Agent gate failed" in actions.summary
+    assert "### ❌ Agent gate: " in actions.summary
     assert "the champion, version 1 of 'home&#95;automation'" in actions.summary
     assert "::error title=agent gate%3A tool_trajectory_avg_score max_drop 0.05 failed::" in actions.said["Gate"]
     assert 'failures="4"' in (actions.folder / "gate.xml").read_text()
@@ -135,7 +135,7 @@ def test_a_worse_pull_request_is_refused_and_a_good_one_becomes_the_champion(act
     agent.write_text(good.replace("Controls lights", "Looks after lights"))
     actions.commit("Say it nicely")
     assert actions.job("pull-request") == {"Evaluate": 0, "Gate": 0}, actions.said
-    assert "### ✅ Agent gate passed" in actions.summary
+    assert "### ✅ Agent gate: " in actions.summary
     assert actions.champion == "1"
     assert actions.job("promote") == {"Evaluate": 0, "Promote": 0}, actions.said
     assert actions.champion == "2"

@@ -58,12 +58,17 @@ def test_each_demand_is_a_row_with_its_numbers() -> None:
     assert lines[1].split() == ["verdict", "demand", "value", "baseline", "difference", "p", "cases"]
     assert " ".join(lines[3].split()) == "undecided response_match_score min 0.8 (ci_low) 0.8219 (0.788 to 0.851) 39"
     assert " ".join(lines[4].split()) == "failed [refunds]: response_match_score max_drop 0.02 0.8 0.85 -0.05 (-0.09 to -0.02) 0.0123 12"
-    assert lines[5:] == ["FAILED  gate on run r-1", "  - one reason", "waived: case 'a': waived by Ada", "note: there is no [champion] yet"]
+    assert lines[5:] == [
+        "gate on run r-1 · verdict: failed",
+        "  - one reason",
+        "waived: case 'a': waived by Ada",
+        "note: there is no [champion] yet",
+    ]
 
 
 def test_without_comparisons_there_are_no_columns_for_them() -> None:
     assert screen_of(LIMIT)[1].split() == ["verdict", "demand", "value", "cases"]
-    assert screen_of()[0] == "FAILED  gate on run r-1"
+    assert screen_of()[0] == "gate on run r-1 · verdict: failed"
 
 
 @pytest.mark.parametrize("width", [60, 80])

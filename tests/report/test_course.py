@@ -89,7 +89,7 @@ def table_for(report: Report) -> Table:
 def test_the_terminal_says_it_after_the_verdict() -> None:
     lines = terminal(whole())
     assert tuple(line for line in lines if line in SAID) == SAID
-    assert next(place for place, line in enumerate(lines) if line.startswith("FAILED")) < lines.index(SAID[0])
+    assert next(place for place, line in enumerate(lines) if line.endswith("verdict: failed")) < lines.index(SAID[0])
 
 
 def test_a_report_without_any_of_it_says_nothing() -> None:

@@ -61,7 +61,7 @@ def lines_of(text: str) -> list[str]:
 
 def test_the_summary_has_the_verdict_the_reasons_the_numbers_and_what_was_waived() -> None:
     page = decision_summary(REFUSED, "version 3 of home")
-    assert page.startswith("### ❌ Agent gate failed: version 3 of home\n\n- response&#95;match&#95;score fell by 0.2")
+    assert page.startswith("### ❌ Agent gate: version 3 of home · verdict: failed\n\n- response&#95;match&#95;score fell by 0.2")
     assert "| safety&#95;v1 | min 0.9 | 0.95 &#91;0.9, 0.99&#93; |  |  |  | 20 | ✅ passed |" in page
     assert (
         "| refunds&#58; response&#95;match&#95;score | max&#95;drop 0.02 | 0.7 | 0.9 | -0.2 &#91;-0.3, -0.1&#93; | 0.0012 | 12 | ❌ failed |"

@@ -50,7 +50,7 @@ def test_the_message_has_the_verdict_the_rules_and_the_worst_cases() -> None:
     with pytest.raises(AssertionError) as caught:
         assert_gate(scored(WRONG), {"rules": {TRAJECTORY: {"min": 0.95}, "response_match_score": {"min": 0.5}}})
     message = str(caught.value)
-    assert "FAILED  gate on run (not logged)" in message
+    assert "gate on run (not logged) · verdict: failed" in message
     assert "case_0003" in message
     assert "response_match_score" in message
     assert "\x1b" not in message

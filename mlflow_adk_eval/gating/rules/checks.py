@@ -144,11 +144,12 @@ def check_thresholds(report: Report) -> Iterator[Check]:
         verdict: Verdict = "undecided"
         finding = "some cases were not evaluated"
         if below:
+            mean = format_number(summary.mean or 0.0, unlike=summary.threshold)
             verdict, relation = "failed", "below" if summary.greater_is_better else "above"
             named = ((case, case.result(name)) for _, _, case in heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1)))
             examples = "; ".join(_example(report, case, result) for case, result in named if result)
             of = _case_runs(report, deciding)
-            finding = f"{below} of {of} {relation} the threshold {threshold} (mean {summary.mean:.4g}); worst: {examples}"
+            finding = f"{below} of {of} {relation} the threshold {threshold} (mean {mean}); worst: {examples}"
         elif not unscored:
             verdict = "passed"
             finding = f"{_case_runs(report, deciding)} reached the threshold {threshold} (mean {summary.mean:.4g})"
