@@ -15,39 +15,44 @@ from mlflow_adk_eval import score
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.html.page import LONGEST, Texts, common_subsequence, differing, rationale_html
 from mlflow_adk_eval.report.html.report import WIDTH, chart_of, shown_cases
-from mlflow_adk_eval.results.report import CriterionSummary
+from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary
+from tests.kit import case_result
 from tests.report.pages import ATTACKS, Elements, hostile_page, page, report, visible
 from tests.tracking.small import CONFIG, eval_set, expected_of, many, rooms, turn
 
 PLAIN = "nothing"
 
 
-def test_the_verdict_comes_first_with_its_counts_and_reasons() -> None:
+def test_the_share_and_the_verdict_come_first_and_each_cause_once() -> None:
     text = visible(page(report()))
     assert text.startswith(
-        "rooms nightly ✗ failed 1 of 3 cases passed, 1 failed, 1 undecided lamp: tool_trajectory_avg_score is 0.5, below its threshold 1 "
+        "rooms nightly 1 of 3 cases passed, 1 failed, 1 undecided Verdict: ✗ failed "
+        "tool_trajectory_avg_score below its threshold 1 · 1 case, 1 criterion for example lamp: turn 1: tool_trajectory_avg_score: missing: look"
     )
+    assert text.count("· 1 case, 3 criteria") == 1
+    assert "✗ failed lamp turn the lamp off turn 1: tool_trajectory_avg_score: missing: look" in text
+    assert "below its threshold" not in text[text.index("Cases All") :]
     facts = text.index("Eval setrooms Agent versionabc123 JudgesJudged by scripted: 12 calls, ")
     assert facts < text.index("Criteria Criterion Threshold") < text.index("it never counts as zero, in a mean, or as a pass")
 
 
-def test_a_pass_needs_no_reasons() -> None:
+def test_a_pass_needs_no_causes() -> None:
     text = visible(page(score(rooms(), expected_of(rooms()), CONFIG)))
-    assert text.startswith("rooms nightly ✓ passed 3 of 3 cases passed Eval setrooms")
+    assert text.startswith("rooms nightly 3 of 3 cases passed Verdict: ✓ passed Eval setrooms")
 
 
 def test_a_criterion_has_its_mean_interval_threshold_pass_rate_and_counts() -> None:
     text = visible(page(report()))
     assert (
-        "tool_trajectory_avg_score ≥ 1 0.75 0.0103 to 0.999 33.3% 4 1 1 error "
-        "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1" in text
+        "tool_trajectory_avg_score ≥ 1 0.75 2 of 3 scored 0.0103 to 0.999 33.3% 4 1 1 error "
+        "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1; 1 have no score" in text
     )
 
 
 def test_without_a_score_there_is_no_number() -> None:
     text = visible(page(score(eval_set({"a": [turn("q", "yes")]}), {}, CONFIG)))
-    assert "tool_trajectory_avg_score ≥ 1 not evaluated 0.0% 0 1 1 error –" in text
-    assert "? undecided 0 of 1 case passed, 1 undecided" in text
+    assert "tool_trajectory_avg_score ≥ 1 not evaluated 0 of 1 scored 0.0% 0 1 1 error –" in text
+    assert "0 of 1 case passed, 1 undecided Verdict: ? undecided" in text
 
 
 def test_failed_cases_come_before_undecided_ones_and_those_before_passed_ones() -> None:
@@ -123,13 +128,12 @@ def test_notes_and_an_outage_are_told() -> None:
     assert "Note: 3 recorded cases are not in the eval set" in text
 
 
-def test_many_reasons_are_folded_and_very_many_are_counted() -> None:
-    cases = many(250)
-    html = page(score(cases, {eval_id: [turn("q", "no")] for eval_id in cases.eval_ids}, CONFIG))
-    head = html[: html.index('<dl class="facts">')]
-    assert "<summary>495 more reasons</summary>" in head
-    assert head.count("<li") == 200 + 1
-    assert "and 300 more" in head
+def test_many_causes_are_folded_and_very_many_are_counted() -> None:
+    cases = [case_result("a", error=f"{'x' * number} is lost") for number in range(1, 60)]
+    head = page(replace(report(), cases=CasesInMemory(cases))).partition('<dl class="facts">')[0]
+    assert "<summary>55 more causes</summary>" in head
+    assert head.count("<li") == 50 + 1
+    assert "and 10 more" in head
 
 
 def test_of_a_large_run_only_cases_that_did_not_pass_are_shown_and_it_says_so() -> None:
@@ -300,6 +304,15 @@ def test_the_picture_shows_scores_on_both_sides_of_the_threshold() -> None:
     assert chart.bars[0].height == 2 * chart.bars[1].height
     assert (chart.threshold, chart.low, chart.high) == (WIDTH / 2, "0", "1")
     assert chart.text == "2 of 5 case scores reach the threshold; lowest 0, median 0.48, highest 1"
+
+
+def test_what_has_no_score_stands_apart_in_the_picture_and_is_never_filled() -> None:
+    chart = chart_of(replace(summary(1.0), missing=2))
+    assert chart is not None
+    scored, missing = chart.bars
+    assert (missing.kind, missing.height) == ("missing", 2 * scored.height)
+    assert missing.x > WIDTH
+    assert '<rect class="missing" fill="url(#hatch)"' in page(report())
 
 
 def test_the_picture_of_counts_reaches_as_far_as_they_do() -> None:

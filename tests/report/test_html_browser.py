@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.report.pages import ATTACKS, hostile_page, page, report
+from mlflow_adk_eval import score
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.testing import ScriptedJudge
+from tests.report.pages import ATTACKS, CONFIG, hostile_page, page, report
+from tests.tracking.small import eval_set, turn
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -116,6 +121,13 @@ def test_cases_are_filtered_by_verdict_and_text(tab: Tab, *, sandboxed: bool) ->
     frame.get_by_role("searchbox").fill("BEEP")
     frame.locator("#shown", has_text="1 of 3 shown").wait_for()
     assert shown() == ["lamp"]
+    assert frame.evaluate("[...CSS.highlights.get('found')].map(String)") == ["beep"] * 2
+    assert frame.locator(".case[open]").count() == 0
+    frame.get_by_role("searchbox").press("Enter")
+    assert frame.locator(".case[open] h3").all_inner_texts() == ["lamp"]
+    frame.get_by_role("searchbox").fill("hall is on")  # of which one word is marked as different
+    tab.page.wait_for_timeout(250)
+    assert frame.evaluate("[...CSS.highlights.get('found')].map(String)") == ["hall is on"]
     frame.get_by_role("searchbox").fill("")
     frame.locator(".case:visible h3").nth(2).wait_for()
     assert shown() == ["lamp", "lost", "good"]
@@ -132,12 +144,45 @@ def test_cases_unfold_with_the_keyboard_and_all_at_once(tab: Tab) -> None:
     assert frame.locator("h4:visible").count() == 5
 
 
-def test_a_printout_has_everything(tab: Tab) -> None:
-    frame = tab.show(page(report()))
-    frame.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert frame.locator("h4:visible").count() == 5
-    frame.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert frame.locator("h4:visible").count() == 0
+def eleven() -> Report:
+    """Return a report on seven cases that failed, one that was lost on the way, and three that passed, with calls and votes."""
+    names = [f"case {number}" for number in range(11)]
+    off = "The lights in the hall and in the kitchen are off now."
+    cases = {
+        name: [
+            turn(f"{name}: lights off, please", off, ("switch", {"room": "hall", "to": 0})),
+            turn(
+                f"{name}: how warm is it?", f"It is {20 + place} degrees in the {name}.", ("look", {"what": name}), ("note", {"of": name})
+            ),
+        ]
+        for place, name in enumerate(names)
+    }
+    done = {name: [*turns] for name, turns in cases.items()}
+    for name in names[:8]:
+        done[name][1] = turn(f"{name}: how warm is it?", f"In the {name}, it is far too warm.", ("look", {"what": "sky"}), ("beep", {}))
+    done[names[7]] = cases[names[7]][:1]
+    judge = ScriptedJudge(lambda request: "no" if "too warm" in request.text else "yes", rationale="It says *please*, and why.")
+    return score(eval_set(cases), done, CONFIG, judge=judge)
+
+
+def test_a_printout_has_what_did_not_pass_and_counts_the_rest(tab: Tab) -> None:
+    tab.show(page(eleven()))
+    tab.page.set_viewport_size({"width": 703, "height": 1000})
+    pdf = tab.page.pdf(format="A4")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 6
+    tab.page.emulate_media(media="print")
+    tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert tab.page.locator(".case:visible").count() == 8
+    assert tab.page.get_by_text("3 passed cases are not printed.").is_visible()
+    assert tab.page.locator(".failed .side:visible").count() > 20
+    assert tab.page.locator(".turn.passed .side:visible").count() == 0
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 703
+    tab.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    tab.page.emulate_media(media="screen")
+    assert tab.page.locator(".side:visible, .unprinted:visible").count() == 0
+    tab.page.get_by_role("button", name="Passed 3").click()
+    tab.page.emulate_media(media="print")
+    assert tab.page.locator(".case:visible").count() == 3
 
 
 def test_without_javascript_everything_can_be_read(browser: Any) -> None:
@@ -204,7 +249,7 @@ def test_headings_and_controls_have_names(tab: Tab) -> None:
         'heading "Cases" [level=2]',
         'table "Criteria"',
         'rowheader "response_match_score"',
-        'img "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1"',
+        'img "1 of 2 case scores reach the threshold; lowest 0.5, median 0.75, highest 1; 1 have no score"',
         'group "Show cases by verdict"',
         'searchbox "Search all text"',
     ):

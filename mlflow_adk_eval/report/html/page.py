@@ -91,8 +91,9 @@ class Texts:
     def __init__(self, secrets: Mapping[str, str]) -> None:
         """Hide `secrets`, each behind what stands in its place."""
         self._secrets = secrets
-        # Most rationales are the same sentences, and parsing one takes long.
+        # Most rationales are the same sentences, and parsing one takes long. Most lines are the same names of criteria.
         self._rationale = lru_cache(10_000)(rationale_html)
+        self.line = lru_cache(1_000)(self._line)
 
     def words(self, text: str) -> str:
         r"""Return a text that is fit to be shown.
@@ -105,7 +106,7 @@ class Texts:
             clean = f"{clean[:LONGEST]}… ({len(clean) - LONGEST:,} more characters are not shown)"
         return _INVISIBLE.sub(lambda char: f"⟨U+{ord(char[0]):04X}⟩", clean)
 
-    def line(self, text: str) -> str:
+    def _line(self, text: str) -> str:
         """Return the beginning of a text on one line."""
         return on_one_line(self.words(text))
 

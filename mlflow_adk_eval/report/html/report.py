@@ -24,10 +24,10 @@ from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, use
 from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario
-from mlflow_adk_eval.report.findings import why_of
+from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches, reason_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import ItemResult, cell_at, item_results, row_verdict, votes_by_turn
 from mlflow_adk_eval.runs.stored_run import loaded
@@ -277,7 +277,7 @@ def chart_of(summary: CriterionSummary) -> Chart | None:
 
 MOST_TURNS = 500
 """Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
-_MOST_REASONS = 200
+_MOST_CAUSES = 50
 _ORDER: tuple[Verdict, ...] = ("failed", "undecided", "passed")
 _EXACTLY = ToolTrajectorySettings(threshold=1.0)
 """How tool calls are compared where no criterion says how."""
@@ -295,7 +295,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
     texts = Texts(secrets)
     cases, notice = shown_cases(report)
     style, script = source("report.css"), source("report.js")
-    reasons, more_reasons = report.first_reasons(_MOST_REASONS)
+    causes = causes_of(report)
     return environment().get_template("report.html.j2").render(
         policy=policy(style, script),
         style=Markup(style),  # noqa: S704 - a file of this package
@@ -305,8 +305,9 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
         title=texts.line(title),
         share=share_of(report),
         outage=texts.words(format_outages(report.judging, report.simulating)),
-        reasons=[texts.line(reason) for reason in reasons],
-        reasons_left_out=more_reasons,
+        causes=causes.found[:_MOST_CAUSES],
+        causes_left_out=len(causes.found[_MOST_CAUSES:]),
+        unread=causes.unread,
         facts={
             "Eval set": report.eval_set.eval_set_id,
             **facts,
@@ -352,6 +353,8 @@ class CaseView:
     """What the user said first, on one line."""
     why: str
     """Why it did not pass, on one line; empty where it passed."""
+    unscored: tuple[str, ...]
+    """Why criteria have no score, each reason once."""
     scenario: ConversationScenario | None
     """What the simulated user was given."""
     turns: tuple[TurnView, ...]
@@ -400,6 +403,11 @@ def case_views(
             label=texts.line(report.label(case)),
             opening=on_one_line(turns[0].user) if turns else "",
             why=texts.line(why_of(case)),
+            unscored=tuple(
+                dict.fromkeys(
+                    texts.words(reason_of(one.overall)) for one in case.results if not isinstance(one.overall, Scored) and one.decides
+                )
+            ),
             scenario=plan.conversation_scenario if plan else None,
             turns=turns,
         )

@@ -77,7 +77,7 @@
   // A case begins with what a search found in it, else with the first turn that did not pass.
   const mark = document.querySelector("main mark");
   const begin = location.hash ? null : (mark ?? document.querySelector("[data-begin]"));
-  for (let fold = begin; fold; fold = fold.parentElement.closest("details")) if (fold.matches("details")) fold.open = true;
+  for (let fold = begin?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
   if (begin?.getBoundingClientRect().top > innerHeight / 2) begin.scrollIntoView({ block: mark ? "center" : "start" });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
