@@ -156,7 +156,7 @@ def _scores_link(query: Query, criterion: str, bar: Bar | None = None) -> str:
 
 def _only(query: Query, **asked: Any) -> str:
     """Return the address of the case runs that are asked for, whichever were asked for before."""
-    return query(**{**_UNFILTERED, **asked})
+    return query(**{**_UNFILTERED, **asked}) + "#cases"
 
 
 def _places(opened: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[tuple[str, str]]]:

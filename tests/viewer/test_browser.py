@@ -67,11 +67,13 @@ def pages(view: View) -> dict[str, str]:
         "compare 3": f"/compare?run={view.runs['first']}&run={view.runs['second']}&run={view.runs['third']}",
         "what if": f"{run}?threshold.response_match_score=0.1",
         "trend": "/trend?eval_set=home_automation",
+        "crashed": f"/runs/{view.runs['v_crash']}",
+        "matrix": f"/runs/{view.runs['v_crash']}?view=matrix&baseline={view.runs['v_regressed']}",
         "problem": "/nothing",
     }
 
 
-NAMES = ["runs", "run", "filtered", "case", "compare", "compare 3", "what if", "trend", "problem"]
+NAMES = ["runs", "run", "filtered", "case", "compare", "compare 3", "what if", "trend", "crashed", "matrix", "problem"]
 
 
 @pytest.mark.parametrize(("name", "scheme"), [*((name, "light") for name in NAMES), ("filtered", "dark")])
@@ -163,6 +165,46 @@ def test_a_crashed_run_is_found_and_read_at_any_width_with_the_keyboard(page: An
     assert page.evaluate("document.activeElement.querySelector('title').textContent === document.activeElement.getAttribute('aria-label')")
     page.keyboard.press("Enter")
     page.wait_for_url(f"**/runs/{view.runs['v_crash']}")
+
+
+def test_a_runs_page_says_all_above_the_fold_and_each_mark_leads_on_with_the_keyboard(page: Any, view: View) -> None:
+    for name, shown in (("v_regressed", 1), ("v_crash", 2)):
+        page.goto(f"/runs/{view.runs[name]}")
+        tops = [page.locator(one).first.bounding_box() for one in (".title", ".strip", ".listed li", ".criteria", ".case")]
+        assert [box["y"] for box in tops] == sorted(box["y"] for box in tops)
+        assert page.locator(".case").nth(shown - 1).bounding_box()["y"] < SIZE["height"]
+    marks = page.locator(".strip a, .criteria .chart a, .listed a, .criteria .lacks")
+    assert marks.count() == 11 + 6 + 1 + 3
+    assert (
+        marks.evaluate_all(
+            "all => all.filter(one => (one.focus(), document.activeElement !== one) || !one.matches(':focus-visible')).length"
+        )
+        == 0
+    )
+    square = page.locator(".strip .undecided").first
+    square.focus()
+    assert "thermostat service timed out" in page.evaluate("getComputedStyle(document.activeElement, '::after').content")
+    for width in (1280, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    labels = "[...document.querySelectorAll('.criteria td')].filter(cell => getComputedStyle(cell, '::before').content.length < 5).length"
+    assert page.evaluate(labels) == 0
+    page.locator(".criteria .chart a").last.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**score=missing#cases")
+    assert page.locator(".case h3").all_inner_texts() == ["set_temperature", "too_hot", "warm_up"]
+    page.get_by_role("link", name="Matrix").focus()
+    page.keyboard.press("Enter")
+    page.locator(".matrix .is-missing").nth(8).wait_for()
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.textContent") == "set_temperature"
+    page.get_by_role("link", name="Show all again").focus()
+    page.keyboard.press("Enter")
+    page.locator("[role=status]", has_text="11 cases").wait_for(state="attached")
+    page.get_by_role("link", name="tool trajectory").focus()
+    page.keyboard.press("Enter")
+    page.locator(".matrix th[aria-sort=ascending]").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") == 800
 
 
 def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -> None:
