@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -65,18 +64,6 @@ class Quiet(SimpleHTTPRequestHandler):
         """Say nothing."""
 
 
-@contextmanager
-def opened(site: Path, width: int = 1440) -> Iterator[Any]:
-    """Serve a site, and look at it with a browser."""
-    from docs.screenshots import browser_page
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        with browser_page(f"http://127.0.0.1:{server.server_port}", width=width) as page:
-            yield page
-        server.shutdown()
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site of the project's own pages."""
@@ -86,6 +73,25 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert (done.returncode, done.stderr) == (0, "")
 
     return made_once(tmp_path_factory, "site", make)
+
+
+@pytest.fixture(scope="module")
+def page(site: Path) -> Iterator[Any]:
+    """A browser that looks at the site."""
+    from docs.screenshots import browser_page
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with browser_page(f"http://127.0.0.1:{server.server_port}") as opened:
+            yield opened
+        server.shutdown()
+
+
+def widths(page: Any) -> Iterator[int]:
+    """Make the window as wide as a desktop's and as narrow as half of one."""
+    for width in (1440, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        yield width
 
 
 MEASURED = """() => {
@@ -115,28 +121,26 @@ MEASURED = """() => {
 @pytest.mark.slow
 @pytest.mark.browser
 @NEEDS_CHROMIUM
-@pytest.mark.parametrize("width", [1440, 800])
-def test_nothing_on_any_page_is_cut_off(site: Path, width: int) -> None:
+def test_nothing_on_any_page_is_cut_off(page: Any) -> None:
     pages = sorted(str(file.relative_to(ROOT / "docs").with_suffix(".html")) for file in (ROOT / "docs").rglob("*.md"))
     found: list[str] = []
-    with opened(site, width) as page:
-        for name in pages:
-            page.goto(f"/{name}", wait_until="load")
-            found += [f"{name}: {what}: {text}" for what, texts in page.evaluate(MEASURED).items() for text in texts]
+    for name in pages:
+        page.goto(f"/{name}", wait_until="load")
+        for width in widths(page):
+            found += [f"{name} at {width}: {what}: {text}" for what, texts in page.evaluate(MEASURED).items() for text in texts]
     assert found == []
 
 
 @pytest.mark.slow
 @pytest.mark.browser
 @NEEDS_CHROMIUM
-@pytest.mark.parametrize("width", [1440, 800])
-def test_home_shows_installation_code_and_a_picture_at_once(site: Path, width: int) -> None:
-    with opened(site, width) as page:
+def test_home_shows_installation_code_and_a_picture_at_once(page: Any) -> None:
+    for width in widths(page):
         page.goto("/index.html", wait_until="load")
         install, command = (page.locator(".content pre", has_text=text).first for text in ("pip install", "mlflow-adk-eval demo"))
         tops = [box["y"] for one in (install, command, page.locator(".content img").first) if (box := one.bounding_box())]
-    assert len(tops) == 3
-    assert max(tops) < 700, "the picture begins too low to be seen"
+        assert len(tops) == 3
+        assert max(tops) < 700, f"the picture begins too low to be seen in {width} pixels"
 
 
 @pytest.mark.slow
@@ -152,22 +156,20 @@ def test_home_shows_installation_code_and_a_picture_at_once(site: Path, width: i
         ("promote", "how_to/promotions.html|reference/cli.html"),
     ],
 )
-def test_the_search_shows_users_pages_before_those_of_developers(site: Path, words: str, wanted: str) -> None:
-    with opened(site) as page:
-        page.goto("/index.html")
-        page.get_by_placeholder("Search").fill(words)
-        page.keyboard.press("Enter")
-        page.locator("#search-results li a").first.wait_for()
-        page.locator("#search-results .search-summary").filter(has_text="found").wait_for()
-        links = [
-            str(link.get_attribute("href")).partition("#")[0].partition("?")[0] for link in page.locator("#search-results li > a").all()
-        ]
-        first = page.locator("#search-results li > a").first
-        assert links[0] in wanted.split("|"), links[:8]
-        developers = [number for number, link in enumerate(links) if link.startswith("development/")]
-        assert not developers or developers[0] >= len(links) - len(developers), links
-        first.click()
-        page.wait_for_url(f"**/{links[0]}**")
+def test_the_search_shows_users_pages_before_those_of_developers(page: Any, words: str, wanted: str) -> None:
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto("/index.html")
+    page.get_by_placeholder("Search").fill(words)
+    page.keyboard.press("Enter")
+    page.locator("#search-results li a").first.wait_for()
+    page.locator("#search-results .search-summary").filter(has_text="found").wait_for()
+    links = [str(link.get_attribute("href")).partition("#")[0].partition("?")[0] for link in page.locator("#search-results li > a").all()]
+    first = page.locator("#search-results li > a").first
+    assert links[0] in wanted.split("|"), links[:8]
+    developers = [number for number, link in enumerate(links) if link.startswith("development/")]
+    assert not developers or developers[0] >= len(links) - len(developers), links
+    first.click()
+    page.wait_for_url(f"**/{links[0]}**")
 
 
 @pytest.mark.slow

@@ -276,4 +276,4 @@ def test_a_run_that_nobody_named_is_called_as_its_agent_and_the_time(store: Any,
     monkeypatch.chdir(tmp_path)
     run = MlflowClient(store).get_run(evaluate(rooms(), answering(rooms()), CONFIG, tracking_uri=store).run_id)
     agent = run.data.tags["adk_eval.agent_version"].partition("#")[0]
-    assert re.fullmatch(rf"{re.escape(agent)} · \d\d:\d\d", run.info.run_name)
+    assert re.fullmatch(rf"{re.escape(agent)} · \d\d:\d\d", run.info.run_name or "")
