@@ -47,7 +47,7 @@ def parted(text: str) -> Markup:
     >>> parted("home_automation#02<")
     Markup('home_<wbr>automation#<wbr>02&lt;')
     """
-    return Markup("<wbr>").join(re.split(r"(?<=[_#@/.:+-])(?=\w)", text))
+    return Markup("<wbr>").join(re.split(r"(?<=[_#@/+])(?=\w)", text))
 
 
 def lacking(number: Number) -> str:
@@ -103,15 +103,15 @@ class Column:
     threshold: str = ""
 
 
-def _of_criterion(name: str, shown: Callable[[Number], str], below: str = "") -> dict[str, Any]:
-    """Return the part of a column that is read from a criterion; `below`: what stands below where nothing is missing."""
+def _of_criterion(name: str, shown: Callable[[Number], str]) -> dict[str, Any]:
+    """Return the part of a column that is read from a criterion."""
 
     def value(row: RunRow) -> float | None:
         return row.criteria[name].mean if name in row.criteria else None
 
     def cell(row: RunRow) -> tuple[str, str]:
         number = row.criteria[name]
-        return shown(number), lacking(number) or below
+        return shown(number), lacking(number)
 
     return {"value": value, "cell": cell, "whole": lambda row: not lacking(row.criteria[name])}
 
@@ -125,8 +125,8 @@ def seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"  # noqa: PLR2004 - three digits do
 
 
-_TOKENS = _of_criterion("token_usage_v1", lambda number: f"{number.mean or 0:,.0f} tokens", "per turn")
-_SECONDS = _of_criterion("invocation_duration_v1", lambda number: seconds(number.mean or 0.0), "per turn")
+_TOKENS = _of_criterion("token_usage_v1", lambda number: f"{number.mean or 0:,.0f} tokens")
+_SECONDS = _of_criterion("invocation_duration_v1", lambda number: seconds(number.mean or 0.0))
 _RUN_COLUMNS = (
     Column(key="started", title="Run", kind="run", value=lambda row: row.started),
     Column(key="verdict", title="Verdict", kind="verdict", value=lambda row: ORDER.get(row.verdict, -1)),
@@ -137,8 +137,8 @@ _RUN_COLUMNS = (
         value=lambda row: row.pass_rate,
         cell=lambda row: (f"{row.pass_rate:.0%}", f"{round((row.pass_rate or 0) * row.cases):,} of {row.cases:,}"),
     ),
-    Column(key="tokens", title="Agent tokens", kind="criterion", full="token_usage_v1", **_TOKENS),
-    Column(key="seconds", title="Latency", kind="criterion", full="invocation_duration_v1", **_SECONDS),
+    Column(key="tokens", title="Tokens per turn", kind="criterion", full="token_usage_v1", **_TOKENS),
+    Column(key="seconds", title="Latency per turn", kind="criterion", full="invocation_duration_v1", **_SECONDS),
     Column(
         key="calls",
         title="Judge tokens",
@@ -175,6 +175,8 @@ def runs_page(rows: Sequence[RunRow], query: Query, registry: Registry | None, b
     named = Counter(name for row in runs for name in row.deciding)
     criteria = [_criterion_column(name, runs) for name, _ in named.most_common(_MOST_COLUMNS)]
     columns = [*_RUN_COLUMNS[:_BEFORE_CRITERIA], *criteria, *_RUN_COLUMNS[_BEFORE_CRITERIA:]]
+    if query.get("eval_set"):  # the last column would say the same everywhere
+        columns.pop()
     order = query.get("sort") or "-started"
     for column in columns:
         if column.key == order.lstrip("-"):
