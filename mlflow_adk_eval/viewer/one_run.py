@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
@@ -52,6 +53,9 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
     clean = [row for row in rows if row[0].pass_rate == 1] if len(rows) > _MOST_ROWS else []
     places, tabs, narrowed = _places(opened, query)
     thresholds = _thresholds_asked(opened, query)
+    tallies = chain.from_iterable(of_case for _, _, of_case in report.cases.tallies())
+    decided = Counter(tally.planned.criterion for tally in tallies if tally.planned.decides)
+    unreached = Counter(chain.from_iterable(opened.missed))
     context: dict[str, Any] = {
         "report": report,
         "share": share_of(report),
@@ -67,6 +71,8 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         "facts": run_facts(opened),
         "criteria": [row for row in rows if row not in clean],
         "clean": clean,
+        "decided": decided,
+        "unreached": unreached,
         "information": [row for row in criterion_rows(report) if row[0].threshold is None],
         "chart_size": (WIDTH, HEIGHT),
         "then": _what_if(opened, thresholds) if thresholds else None,
