@@ -62,8 +62,8 @@ REFUSAL = f"{TAG}.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
 _MAX_NAME = 80
 _MAX_REASON = 500
-_MAX_DESCRIBED, _DESCRIBED_LENGTHS, _LONGEST_DESCRIPTION = 10, (500, 200, 50), 5000
-"""How many reasons a version's description has, how long each may be if the longer ones do not fit; and the longest that MLflow stores."""
+_MAX_DESCRIBED, _LONGEST_DESCRIPTION = 150, 5000
+"""How long the reason in a version's description may be to stay on one line, and the longest description that MLflow stores."""
 _MAX_ALIAS = 255
 _FIRST_YEAR, _LAST_YEAR = 2000, 9000
 """When a decision can have been made; other times are none that can be reckoned with."""
@@ -242,7 +242,7 @@ _DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines bel
 
 
 def description(record: Record, experiment_id: str, before: str) -> str:
-    """Return the description of a version for the registry's page: the decision, why, and links to the run and the record, as Markdown.
+    """Return the description of a version for the registry's page, in three lines of Markdown: the decision, the first reason, and links.
 
     Args:
         record: the decision.
@@ -252,26 +252,19 @@ def description(record: Record, experiment_id: str, before: str) -> str:
     kept = (before.partition(_DESCRIBED)[2] if _DESCRIBED in before else before).strip()
     decision, location = record.decision, record.location
     at = datetime.fromisoformat(decision.decided_at).astimezone(UTC)
-    more = len(decision.reasons) - _MAX_DESCRIBED
+    more = f" · and {len(decision.reasons) - 1} more in the record" if len(decision.reasons) > 1 else ""
     run = f"#/experiments/{experiment_id}/runs/{location.run_id}"
     against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
-    for longest in _DESCRIBED_LENGTHS:
-        lines = [
-            # Without marks, since the list of versions shows its beginning as it is.
-            f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
-            "",
-            *(f"- {for_mlflow(reason, longest)}" for reason in decision.reasons[:_MAX_DESCRIBED]),
-            *([f"- and {more} more"] if more > 0 else []),
-            "",
-            f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
-            "",
-            _DESCRIBED,
-            *([f"\n{kept}"] if kept else []),
-        ]
-        text = "\n".join(lines)
-        if len(text) <= _LONGEST_DESCRIPTION:
-            return text
-    return before
+    lines = [
+        # Without marks, since the list of versions shows its beginning as it is.
+        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
+        *(for_mlflow(reason, _MAX_DESCRIBED) + more for reason in decision.reasons[:1]),
+        f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
+        _DESCRIBED,
+        *([kept] if kept else []),
+    ]
+    text = "\n\n".join(lines)
+    return text if len(text) <= _LONGEST_DESCRIPTION else before
 
 
 _RECORD = TypeAdapter(Record)
