@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.results.report import Report
 
 LOGGER = logging.getLogger("mlflow_adk_eval")
-_NAMED_RUNS = logging.getLogger("mlflow_adk_eval.gating.named_runs")
+NAMED_RUNS = logging.getLogger("mlflow_adk_eval.gating.named_runs")
 
 
 def log_as_json() -> None:
@@ -51,18 +51,19 @@ def log_as_json() -> None:
     LOGGER.setLevel(logging.INFO)
 
 
-class _Notes(logging.Handler):
+class _Notes(logging.StreamHandler[TextIO]):
     """Says on standard error which run a name stands for; standard output is for the result."""
 
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"note: {redacted(record.getMessage(), secrets_of())}", err=True)
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the note without secrets."""
+        return f"note: {redacted(record.getMessage(), secrets_of())}"
 
 
 def note_named_runs() -> None:
     """Say from now on which run a name such as ``latest`` stands for."""
-    _NAMED_RUNS.addHandler(_Notes())
-    _NAMED_RUNS.setLevel(logging.INFO)
-    _NAMED_RUNS.propagate = False
+    NAMED_RUNS.addHandler(_Notes())
+    NAMED_RUNS.setLevel(logging.INFO)
+    NAMED_RUNS.propagate = False
 
 
 def is_json() -> bool:
@@ -73,13 +74,16 @@ def is_json() -> bool:
 @contextmanager
 def ended() -> Generator[None]:
     """End with the command what it asked for: tests run several in one process."""
-    before = logging.getLogger().handlers[:]
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
     try:
         yield
     finally:
-        logging.getLogger().handlers[:] = before
-        _NAMED_RUNS.handlers[:], _NAMED_RUNS.propagate = [], True
-        for logger in (LOGGER, _NAMED_RUNS):
+        root.handlers[:] = before
+        root.setLevel(level)
+        logging.disable(logging.NOTSET)
+        NAMED_RUNS.handlers[:], NAMED_RUNS.propagate = [], True
+        for logger in (LOGGER, NAMED_RUNS):
             logger.setLevel(logging.NOTSET)
 
 

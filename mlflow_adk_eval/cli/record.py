@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
 from mlflow_adk_eval.cli.options import (
     PATH,
     agent_path,
@@ -43,6 +44,7 @@ _MOST_ERRORS = 10
     "--agent-version", default="", help="The agent version to store in the recording. Default: the commit or digest of its source."
 )
 @json_option
+@agent_output_option
 def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool, agent_version: str, as_json: bool, **options: Any) -> None:
     """Run AGENT on eval sets and save the conversations to a file.
 
@@ -52,11 +54,12 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
     check_output(output, force=force)
-    paths = eval_set_paths(agent, eval_sets)
-    given, version = arguments(options), agent_version or _version(agent, options["agent_name"])
-    with progress_bar("recording", shown=not as_json) as progress:
-        recording = adk_eval.record(paths, agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
-    _show(output, recording, as_json=as_json)
+    with agent_output(options.pop("agent_output")) as aside:
+        paths = eval_set_paths(agent, eval_sets)
+        given, version = arguments(options), agent_version or _version(agent, options["agent_name"])
+        with progress_bar("recording", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
+            recording = adk_eval.record(paths, agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
+    _show(output, recording, aside.path, as_json=as_json)
 
 
 def _version(agent: str, agent_name: str | None) -> str:
@@ -71,7 +74,7 @@ def _version(agent: str, agent_name: str | None) -> str:
     return f"sha256:{source.sha256}" if source.sha256 else ""
 
 
-def _show(output: Path, recording: adk_eval.Recording, *, as_json: bool) -> NoReturn:
+def _show(output: Path, recording: adk_eval.Recording, written: Path | None, *, as_json: bool) -> NoReturn:
     from mlflow_adk_eval.report.sentences import circumstances, format_user_usage  # noqa: PLC0415 - as above
 
     conversations = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
@@ -84,11 +87,21 @@ def _show(output: Path, recording: adk_eval.Recording, *, as_json: bool) -> NoRe
     turns = sum(len(one.actual) for *_, one in conversations)
     course = circumstances(one for *_, one in conversations)
     if as_json:
-        print_json({"file": str(output), "conversations": len(conversations), "turns": turns, "errors": errors, **course})
+        print_json(
+            {
+                "file": str(output),
+                "conversations": len(conversations),
+                "turns": turns,
+                "errors": errors,
+                **course,
+                **({"agent_output": str(written)} if written else {}),
+            }
+        )
     else:
         lines = [f"{output}: {counted(len(conversations), 'conversation')}, {counted(turns, 'turn')}", *course.values()]
         lines += [format_user_usage(recording.simulating)] if recording.simulating else []
         lines += [f"  - {error['label']}: {error['error']}" for error in errors[:_MOST_ERRORS]]
         lines += [f"  - and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
+        lines += [f"agent output: {written}"] if written and errors else []
         click.echo("\n".join(lines))
     end(RunError.exit_code if errors else 0)

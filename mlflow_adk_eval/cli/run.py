@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from cloup import Command, option_group
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     JUDGE_OPTIONS,
@@ -153,7 +154,7 @@ class _LikeAdkEval(Command):
         for verb, way in (("enable", "on"), ("disable", "off"))
     ),
 )
-@option_group("Output", detailed_option, json_option)
+@option_group("Output", detailed_option, json_option, agent_output_option)
 def run(
     agent: str,
     eval_sets: tuple[str, ...],
@@ -176,23 +177,27 @@ def run(
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
         return
     logging.getLogger().setLevel(log_level.upper())
-    if click.get_current_context().get_parameter_source("log_level") is ParameterSource.COMMANDLINE:
+    obeyed = click.get_current_context().get_parameter_source("log_level") is ParameterSource.COMMANDLINE
+    if obeyed:
         os.environ["MLFLOW_LOGGING_LEVEL"] = log_level.upper()  # MLflow has a level of its own, which it reads when it is imported
     from mlflow_adk_eval.evalset.files import RowFiles, open_file  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415
 
     check_output(save_recording, remedy="name another file for the recording")
     present = {name for name in _MADE_HERE if Path(name).exists()}
-    paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (agent, None)
     if not eval_sets and not isinstance(open_file(agent), RowFiles):  # rows may hold what an agent did
         raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
     backend, staging = options.pop("backend"), options.pop("staging")
-    if backend == "spark":
-        report = _on_spark(paths, staging, options)
-    else:
-        with progress_bar("evaluating", shown=not as_json) as progress:
-            report = adk_eval.evaluate(paths, agent=chosen, progress=progress, **arguments(options))
+    with agent_output(options.pop("agent_output"), log_level=log_level if obeyed else None) as aside:
+        paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (agent, None)
+        if backend == "spark":
+            report = _on_spark(paths, staging, options)
+        else:
+            with progress_bar("evaluating", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
+                report = adk_eval.evaluate(paths, agent=chosen, progress=progress, **arguments(options))
     extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
+    if aside.path and (as_json or obeyed or report.verdict != "passed"):
+        extra["agent_output"] = str(aside.path)
     extra["new_here"] = ", ".join(name for name in _MADE_HERE if name not in present and Path(name).exists()) or None
     trouble = ""
     try:
@@ -289,6 +294,7 @@ _ANYWHERE = (
     "backend",
     "staging",
     "eval_storage_uri",
+    "agent_output",
 )
 
 
@@ -324,6 +330,7 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
 @detailed_option
 @store_option
 @json_option
+@agent_output_option
 @judges_group
 def score(
     eval_set: str,
@@ -343,10 +350,14 @@ def score(
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
     compared = None if baseline is None else _recording(baseline, tracking_uri)
-    with progress_bar("scoring", shown=not as_json) as progress:
+    with (
+        agent_output(options.pop("agent_output")) as aside,
+        progress_bar("scoring", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress,
+    ):
         recorded = None if actual is None else _recording(actual, tracking_uri)
         report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
-    show_report(report, detailed=detailed, as_json=as_json)
+    written = {"agent_output": str(aside.path)} if aside.path and (as_json or report.verdict != "passed") else None
+    show_report(report, detailed=detailed, as_json=as_json, extra=written)
 
 
 def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | str:

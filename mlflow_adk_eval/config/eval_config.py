@@ -138,9 +138,14 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         parse_config(source.to_json(), "config")  # one made by hand is held to the same rules
         return source
     if isinstance(source, Mapping):
-        return parse_config(dict(source), "config")
-    path = Path(source)
-    return parse_config(decode(read_text(path, error=ConfigError), str(path), error=ConfigError), str(path))
+        config = parse_config(dict(source), "config")
+    else:
+        path = Path(source)
+        config = parse_config(decode(read_text(path, error=ConfigError), str(path), error=ConfigError), str(path))
+    for listed in judged_criteria(config).values():
+        for settings in listed:
+            settings.judge_model_options.approve_function()
+    return config
 
 
 def judged_criteria(config: EvalConfig) -> dict[str, tuple[JudgedSettings, ...]]:
@@ -295,7 +300,7 @@ def endpoints_in(config: EvalConfig) -> list[Endpoint]:
         for name, settings in criteria.items():
             if isinstance(settings, JudgedSettings):
                 options, at = settings.judge_model_options, [*steps, name]
-                endpoints += _address([*at, "judge_model_options", "judge_model"], options.judge_model)
+                endpoints += [] if options.is_function else _address([*at, "judge_model_options", "judge_model"], options.judge_model)
                 endpoints += _addresses([*at, "judge_model_options", "judge_model_config"], options.judge_model_config, GENERATION)
                 for index, model in enumerate(settings.judge_panel or ()):
                     endpoints += _address([*at, "judge_panel", index], model)

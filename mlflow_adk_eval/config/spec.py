@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric
@@ -56,9 +56,23 @@ class JudgeModelOptions(Settings):
     """Which model judges, and how often it is asked."""
 
     judge_model: str = "gemini-2.5-flash"
+    """Or a function, as ``module:name``. Only the caller's own config may name one: see `approve_function`."""
     judge_model_config: Json | None = None
     num_samples: int = Field(default=5, ge=1)
     parallelism_limit: int = Field(default=1, ge=1)
+    _approved: bool = PrivateAttr(default=False)
+
+    def approve_function(self) -> None:
+        """Let `judge_model` name code: the caller loads this config, as opposed to one that a run in MLflow keeps."""
+        if ":" in self.judge_model:  # which is not in the shared default
+            from mlflow_adk_eval.runtime import OBJECT  # noqa: PLC0415 - a check of a file needs no event loop
+
+            self._approved = OBJECT.fullmatch(self.judge_model) is not None
+
+    @property
+    def is_function(self) -> bool:
+        """Whether a function judges that the caller has named."""
+        return self._approved
 
 
 PromptVariant = Literal["standard", "repeated", "examples", "listed"]

@@ -30,6 +30,7 @@ from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.judge.user_model import UserModel
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.usage import JudgeUsage, added
+from mlflow_adk_eval.runtime import model_or_object
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.config.spec import JudgedSettings
@@ -194,7 +195,10 @@ class JudgeSession:
         for one in chosen:
             key = one if isinstance(one, str) else id(one)
             if key not in self._judges:
-                judge = resolve_judge(one, self._setup.options)
+                named = model_or_object(one, "judge", error=JudgeError) if isinstance(one, str) else one
+                if named is not one and not given and hasattr(named, "ask"):  # an object could name itself after another model and host
+                    raise UsageError(f"judge_model {one}: a config names only models and functions; pass a judge in Python (judge=)")
+                judge = resolve_judge(named, self._setup.options)
                 if judge is not one:
                     self._owned.append(judge)
                 self._judges[key] = judge, self._client(self._usage, judge)

@@ -11,12 +11,13 @@ import errno
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -56,11 +57,16 @@ _LONGEST_NAME = 40
 _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
-def console(*, stderr: bool = False) -> Console:
+def without_control(text: str) -> str:
+    """Return a text whose control characters are shown as ``�``."""
+    return _CONTROL.sub("�", text)
+
+
+def console(*, file: TextIO | None = None) -> Console:
     """Return a console that colours only on a terminal, and elsewhere is wide enough for programs unless COLUMNS says how wide it is."""
-    screen = _Console(stderr=stderr, highlight=False)
+    screen = _Console(file=file, highlight=False)
     fits = screen.is_terminal or "COLUMNS" in os.environ
-    return screen if fits else _Console(stderr=stderr, highlight=False, width=max(screen.width, 160))
+    return screen if fits else _Console(file=file, highlight=False, width=max(screen.width, 160))
 
 
 class _Console(Console):
@@ -83,9 +89,9 @@ class _Console(Console):
         if isinstance(renderable, Text) and _CONTROL.search(renderable.plain):
             # Before lines are broken: rich takes control characters for nothing wide, and would crop a line that their signs make longer.
             renderable = renderable.copy()
-            renderable.plain = _CONTROL.sub("�", renderable.plain)
+            renderable.plain = without_control(renderable.plain)
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=_CONTROL.sub("�", segment.text))
+            yield segment if segment.control else segment._replace(text=without_control(segment.text))
 
 
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
@@ -306,16 +312,19 @@ class _RateColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_bar(label: str, *, shown: bool = True, line_every_s: float = 10.0) -> Generator[Progressing | None, None, None]:
+def progress_bar(
+    label: str, *, shown: bool = True, line_every_s: float = 10.0, screen: TextIO | None = None
+) -> Generator[Progressing | None, None, None]:
     """Show on standard error how many conversations are done, how fast, and how long the rest will take; yield what is told of each.
 
-    That is a bar on a terminal, and elsewhere, as in CI, a line now and then. Where nothing is to be shown, ``None`` is yielded.
+    That is a bar on a terminal, and elsewhere, as in CI, a line now and then. Where nothing is to be shown, ``None`` is yielded. `screen` is
+    standard error where an agent's own leads elsewhere.
     """
-    screen = console(stderr=True)
+    lines = console(file=screen or sys.stderr)
     if not shown or logging.getLogger("mlflow_adk_eval").level:  # who listens to the package hears of each case anyway
         yield None
-    elif not screen.is_terminal:
-        yield _lines(label, screen, line_every_s)
+    elif not lines.is_terminal:
+        yield _lines(label, lines, line_every_s)
     else:
         columns = (
             TextColumn("{task.description}"),
@@ -325,7 +334,7 @@ def progress_bar(label: str, *, shown: bool = True, line_every_s: float = 10.0) 
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=screen, transient=True) as bar:
+        with Progress(*columns, console=lines, transient=True, redirect_stdout=screen is None, redirect_stderr=screen is None) as bar:
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 

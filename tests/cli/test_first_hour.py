@@ -127,7 +127,7 @@ def plain_python(team: Team) -> None:
     (team.folder / "judges.py").write_text(JUDGE)
     examples = " ".join(f"--example {shlex.quote(example)}" for example in EXAMPLES)
     team.types(f"mlflow-adk-eval init shop:answer --judge judges:same {examples}")
-    run = "mlflow-adk-eval run shop:answer evals/answer.evalset.json --experiment answer --judge judges:same"
+    run = "mlflow-adk-eval run shop:answer evals/answer.evalset.json --experiment answer"
     first = team.evaluates(f"{run} --num-runs 10", wanted=1)
     with team.views("mlflow-adk-eval view --label") as viewer, httpx.Client(base_url=viewer, timeout=300, follow_redirects=True) as browser:
         assert first in browser.get("/").text
@@ -164,7 +164,7 @@ def adk(team: Team) -> None:
     """An agent of google-adk, whose tool calls and answers of today are what is expected."""
     (team.folder / "hours").mkdir()
     (team.folder / "hours/agent.py").write_text(adk_agent("hours"))
-    team.types("mlflow-adk-eval init --example 'When are you open?'")
+    team.types("mlflow-adk-eval init --yes --example 'When are you open?'")
     assert "tool_trajectory_avg_score" in (team.folder / "evals/test_config.json").read_text()
     run_id = team.evaluates("mlflow-adk-eval run hours evals/hours.evalset.json --experiment hours --register hours")
     team.types(f"mlflow-adk-eval promote hours --version 1 --run-id {run_id} --policy evals/gate.yaml")
@@ -174,7 +174,7 @@ def langgraph(team: Team) -> None:
     """An agent of LangGraph, of which there are traces."""
     (team.folder / "talked.py").write_text(TALKED)
     in_production(team.folder)
-    team.types("mlflow-adk-eval init talked:found --traces production --name lights")
+    team.types("mlflow-adk-eval init talked:found --traces production --name lights --yes")
     run_id = team.evaluates("mlflow-adk-eval run talked:found evals/lights.evalset.json --experiment lights --register lights")
     team.types(f"mlflow-adk-eval promote lights --version 1 --run-id {run_id} --policy evals/gate.yaml")
 

@@ -15,7 +15,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset import load_eval_set
+from mlflow_adk_eval.judge.session import JudgeSession
+from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.cli.shop_agent import adk_agent
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.mlflow_kit import copied
@@ -70,9 +74,12 @@ def test_what_is_written_for_an_agent_of_adk_passes_at_once(project: Path) -> No
     made = started("mlflow_adk_eval", "init", "--example", "When are you open?", "--example", "On Monday?=It is open from nine to six.")
     assert (made.returncode, made.stderr) == (0, "")
     assert made.stdout.startswith(
+        'user      When are you open?\ncalled    opening_hours({"day": "Monday"})\nanswered  It is open from nine to six.\n'
         "wrote evals/shop.evalset.json\nwrote evals/test_config.json\nwrote evals/gate.yaml\nwrote evals/test_shop.py\n"
         "wrote .github/workflows/shop-eval.yml\n\nNext: mlflow-adk-eval run shop evals/shop.evalset.json --experiment shop\n"
+        "Review the recorded answers, then: mlflow-adk-eval generate --accept evals/shop.evalset.json\n"
     )
+    assert [case.tags for case in load_eval_set("evals/shop.evalset.json").eval_cases] == [("generated",), ()], "nobody was asked"
     assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == criteria(calls=True)
     turns = [turn for case in load_eval_set("evals/shop.evalset.json").eval_cases for turn in case.conversation or ()]
     assert [[call.args for call in turn.tool_calls] for turn in turns] == [[{"day": "Monday"}], []], "one was asked, one was typed"
@@ -118,10 +125,13 @@ def test_a_function_may_judge_in_every_file_that_is_written(project: Path, monke
     made = invoke("init", "bot:answer", "--example", "Are you open?=It is open until six.", "--judge", "bot:same")
     assert made.exit_code == 0, made.stderr
     label = "mlflow-adk-eval view --label, then mlflow-adk-eval calibrate RUN_ID -o evals/calibration.json"
-    assert f"--experiment answer --judge bot:same\nCalibrate the judge: label its verdicts with {label}\nThen: " in made.stdout
-    assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == {"final_response_match_v2": 0.8}
+    assert f"--experiment answer\nCalibrate the judge: label its verdicts with {label}\nThen: " in made.stdout
+    judged = {"threshold": 0.8, "judge_model_options": {"judge_model": "bot:same"}}
+    assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == {"final_response_match_v2": judged}
+    with pytest.raises(ConfigError, match="judge_model"):  # as a run in MLflow may hold it, whoever wrote that
+        JudgeSession(JudgeSetup()).check(parse_config({"criteria": {"final_response_match_v2": judged}}, "a run"))
     assert YAML(typ="safe").load(Path("evals/gate.yaml"))["calibration"] == "calibration.json"
-    assert " --experiment answer --judge bot:same --json " in steps(project / ".github/workflows/answer-eval.yml")["Evaluate"]
+    assert " --experiment answer --json " in steps(project / ".github/workflows/answer-eval.yml")["Evaluate"]
 
     written_test = runpy.run_path("evals/test_answer.py")["test_answer"]
     written_test(monkeypatch)
@@ -154,21 +164,51 @@ def test_traces_become_the_cases(project: Path, template: Path) -> None:
             span.set_inputs({"question": "Are you open?"})
             span.set_outputs("It is open until six.")
         mlflow.flush_trace_async_logging()
-    made = invoke("init", "bot:answer", "--traces", "production", "--tracking-uri", uri)
+    shutil.rmtree(project / "shop")
+    made = invoke("init", "--traces", "production", "--yes", "--tracking-uri", uri)
     assert made.exit_code == 0, made.stderr
-    (case,) = load_eval_set("evals/answer.evalset.json").eval_cases
+    (case,) = load_eval_set("evals/production.evalset.json").eval_cases
     assert [(turn.user_text, turn.final_text) for turn in case.conversation or ()] == [("Are you open?", "It is open until six.")]
+    assert case.tags == ()
     assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == criteria(calls=False)
+    assert sorted(path.name for path in Path("evals").iterdir()) == ["gate.yaml", "production.evalset.json", "test_config.json"]
+    assert made.stdout.endswith("With an agent: mlflow-adk-eval init AGENT --eval-set evals/production.evalset.json\n")
+    later = invoke("init", "bot:answer", "--eval-set", "evals/production.evalset.json")
+    assert "kept evals/gate.yaml\nwrote evals/test_answer.py\n" in later.stdout, later.stderr
 
 
-def test_nothing_is_overwritten_without_force(project: Path) -> None:
+def test_nothing_is_overwritten_without_force_and_a_second_agent_has_its_own_folder(project: Path) -> None:
     Path("evals").mkdir()
     Path("evals/gate.yaml").write_text("mine")
-    refused = invoke("init", "bot:answer", "--example", "Hi=Sorry, no.")
-    assert (refused.exit_code, refused.stderr) == (64, "error: evals/gate.yaml already exists; --force overwrites\n")
+    init = ("init", "bot:answer", "--example", "Hi=Sorry, no.")
+    refused = invoke(*init, "--folder", "evals")
+    wanted = "error: evals/gate.yaml already exists; --force overwrites, --name writes others\n"
+    assert (refused.exit_code, refused.stderr) == (64, wanted)
     assert ([path.name for path in Path("evals").iterdir()], Path("evals/gate.yaml").read_text()) == (["gate.yaml"], "mine")
-    assert invoke("init", "bot:answer", "--example", "Hi=Sorry, no.", "--force").exit_code == 0
+    beside = invoke(*init)
+    assert (beside.exit_code, Path("evals/gate.yaml").read_text()) == (0, "mine"), beside.stderr
+    assert "--experiment answer\nThen: mlflow-adk-eval gate RUN_ID --policy evals/answer/gate.yaml" in beside.stdout
+    assert 'HERE / "../.."' in Path("evals/answer/test_answer.py").read_text()
+    assert invoke(*init).exit_code == 64
+    assert invoke(*init, "--folder", "evals", "--force").exit_code == 0
     assert "min_cases: 1 " in Path("evals/gate.yaml").read_text()
+
+
+def test_an_eval_set_that_exists_has_the_cases(project: Path) -> None:
+    refused = invoke("init", "bot:answer", "--yes")
+    assert refused.stderr.startswith("error: give cases with one of "), "there is none yet"
+    written(project / "shop/first.test.json", EXPECTED)
+    written(project / "shop/test_config.json", {"criteria": {"response_match_score": 0.5}})
+    made = invoke("init", "shop")
+    files = "kept shop/first.test.json\nkept shop/test_config.json\nwrote shop/gate.yaml\nwrote shop/test_shop.py\nwrote .github/"
+    assert (made.exit_code, made.stdout.startswith(files)) == (0, True), made.stderr
+    assert YAML(typ="safe").load(Path("shop/gate.yaml"))["eval_set"] == {"id": "lights"}
+    assert 'HERE / "first.test.json"' in Path("shop/test_shop.py").read_text()
+    written(project / "shop/second.evalset.json", EXPECTED)
+    several = invoke("init", "shop").stderr
+    assert several == "error: found several eval sets: shop/first.test.json, shop/second.evalset.json; name one with --eval-set\n"
+    judged = invoke("init", "shop", "--eval-set", "shop/second.evalset.json", "--judge", "bot:same")
+    assert "error: --judge: shop/test_config.json is there already" in judged.stderr
 
 
 def test_below_the_root_of_a_repository_the_workflow_works_in_the_projects_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +226,7 @@ def test_below_the_root_of_a_repository_the_workflow_works_in_the_projects_folde
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("bot:answer",), "give cases with one of --example QUESTION=ANSWER, --recording FILE or --traces EXPERIMENT"),
+        (("bot:answer",), "give cases with one of --example QUESTION=ANSWER, --eval-set FILE, --recording FILE or --traces EXPERIMENT"),
         (("bot:answer", "--example", "a=b", "--recording", "x.json"), "give cases with one of"),
         (("bot:answer", "--example", "=b"), "--example '=b': wanted QUESTION=ANSWER"),
         (("bot:answers", "--example", "a=b"), "bot:answers: module 'bot' has no agent 'answers'. Did you mean 'answer'?"),
@@ -218,7 +258,7 @@ def test_what_is_wrong_is_one_line(project: Path, arguments: tuple[str, ...], wa
 def test_a_terminal_is_asked_for_what_no_option_says(project: Path) -> None:
     shutil.rmtree(project / "shop")
     ours, theirs = pty.openpty()
-    typed = "bot:answer\n\nAre you open?\n\nIs 2+2=4?\nSorry, no.\n\n"
+    typed = "bot:answer\n\nAre you open?\n\nIs 2+2=4?\nSorry, no.\nAre you there?=Yes.\nHi\n\nBye\n\n\ny\ns\ne\nGoodbye.\n"
     process = subprocess.Popen([sys.executable, "-m", "mlflow_adk_eval", "init"], stdin=theirs, stdout=theirs, stderr=subprocess.PIPE)
     os.write(ours, typed.encode())
     _, errors = process.communicate(timeout=120)
@@ -229,4 +269,7 @@ def test_a_terminal_is_asked_for_what_no_option_says(project: Path) -> None:
     assert [(turn.user_text, turn.final_text) for turn in turns] == [
         ("Are you open?", "It is open until six."),
         ("Is 2+2=4?", "Sorry, no."),
+        ("Are you there?", "Yes."),
+        ("Bye", "Goodbye."),
     ]
+    assert not any(case.tags for case in load_eval_set("evals/answer.evalset.json").eval_cases)

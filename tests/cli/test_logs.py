@@ -15,7 +15,41 @@ import pytest
 from tests.cli.test_cli import EXPECTED, invoke, written
 
 AS_JSON = ("--log-format", "json")
+NOISY = """
+import atexit, logging, os, subprocess, sys, threading, time
+
+logging.basicConfig(level=logging.DEBUG)
+print("imported")
+
+def chatter():
+    while True:
+        print("still here")
+        time.sleep(0.001)
+
+def agent(message):
+    print("asked with", os.environ["SHOP_API_KEY"])
+    logging.getLogger("shop").info("not important")
+    logging.getLogger("shop").error("out of \x1b[31mred")
+    os.write(1, b"by number\\n")
+    subprocess.run(["sh", "-c", "echo by a child >&2"])
+    atexit.register(print, "bye")
+    threading.Thread(target=chatter, daemon=True).start()
+    sys.stdout = None
+    if message == "hi":
+        raise RuntimeError("closed")
+    return "it is on"
+"""
 CASES = len(EXPECTED["eval_cases"])
+WORDY = """
+import logging
+
+def agent(message):
+    logging.getLogger("shop").setLevel(logging.DEBUG)
+    print("asked")
+    logging.getLogger("shop").info("not important")
+    logging.getLogger("shop").error("out of stock")
+    return "no"
+"""
 
 
 @pytest.fixture
@@ -76,3 +110,35 @@ def test_nobody_hears_it_who_did_not_ask(files: tuple[Path, Path], monkeypatch: 
         "evaluated",
         "the command ended",
     ]
+
+
+def test_what_an_agent_writes_is_in_a_file_and_never_in_the_json(files: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    command = [sys.executable, "-m", "mlflow_adk_eval", "record", "noisy:agent", str(files[1]), "-o", "made.json"]
+    known = {**os.environ, "SHOP_API_KEY": "sk-0123456789", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([*command, "--json", "--concurrency", "1"], capture_output=True, text=True, check=False, env=known)
+    said = json.loads(done.stdout)
+    assert (done.returncode, done.stderr, [error["eval_id"] for error in said["errors"]]) == (3, "", ["hi"])
+    kept = (tmp_path / said["agent_output"]).read_text()
+    assert Path(said["agent_output"]).parent == Path(".adk_eval/agent_output")
+    for line in ("imported", "asked with [SHOP_API_KEY]", "INFO:shop:not important", "out of �[31mred", "by number", "by a child"):
+        assert line in kept, line
+    assert "0123456789" not in kept
+    shown = subprocess.run(
+        [*command, "--force", "--json", "--agent-output", "show"], capture_output=True, text=True, check=False, env=known
+    )
+    assert ("agent_output" in json.loads(shown.stdout), "by number\n" in shown.stderr) == (False, True)
+
+
+def test_the_file_is_named_where_a_run_does_not_pass_and_loggers_obey(
+    files: tuple[Path, Path], tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del store
+    (tmp_path / "wordy.py").write_text(WORDY)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(logging.root, "handlers", [])  # as in a process without pytest's own
+    made = invoke("run", "wordy:agent", files[1], "--log-level", "error", "--tracking-uri", "sqlite:///mlflow.db")
+    (named,) = [line.removeprefix("agent output: ") for line in made.stdout.splitlines() if line.startswith("agent output: ")]
+    kept = (tmp_path / named).read_text()
+    assert ("out of stock" in kept, "not important" in kept, "asked" in kept, "asked" in made.stdout) == (True, False, True, False)
+    assert logging.getLogger("shop").isEnabledFor(logging.DEBUG), "the option ends with its command"
