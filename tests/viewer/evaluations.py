@@ -33,6 +33,10 @@ WRONG: dict[str, dict[str, Any]] = {
     "unknown_device": turn("", "There is no device_99.", ("set_device_info", {"device_id": "device_99", "status": "on"})),
     "set_temperature": turn("", "I have set the Bedroom to 12 degrees.", ("set_temperature", {"room": "Bedroom", "temperature": 12})),
 }
+WRONG["set_temperature"]["intermediate_data"] |= {
+    "tool_responses": [{"name": "set_temperature", "response": {"log": "heating " * 40}}],
+    "intermediate_responses": [["home", [{"text": "One moment, please."}]]],
+}
 """What `v_regressed` does. The answer about the unknown device is right, and the one about the temperature is so in all words but one."""
 
 

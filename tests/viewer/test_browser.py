@@ -12,7 +12,7 @@ import pytest
 
 from tests.analysis.calibrated import MATCH, deserves
 from tests.viewer.conftest import View
-from tests.viewer.evaluations import OTHER
+from tests.viewer.evaluations import OTHER, TIMED_OUT
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -205,6 +205,50 @@ def test_a_runs_page_says_all_above_the_fold_and_each_mark_leads_on_with_the_key
     page.keyboard.press("Enter")
     page.locator(".matrix th[aria-sort=ascending]").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == 800
+
+
+def test_a_case_says_why_it_failed_and_is_read_and_searched_with_single_keys(page: Any, view: View) -> None:
+    run = f"/runs/{view.runs['v_regressed']}"
+    page.goto(f"{run}/case?eval_id=set_temperature&run_index=0")
+    assert page.locator(".held .because").inner_text().endswith("with different arguments: $.temperature: expected 21, got 12")
+    assert "below its threshold" not in page.locator("main").inner_text()
+    result = page.locator(".calls .result")
+    assert result.locator("summary").inner_text().startswith('Result: {"log": "heating heating')
+    assert result.get_attribute("open") is None
+    page.locator(".transcript summary").first.click()
+    events = page.locator(".transcript .who").all_inner_texts()
+    call = "home says", "Agent calls set_temperature (call 1)", "Agent gets the result of set_temperature (call 1)"
+    assert events == ["User", *call, "Final answer"]
+    page.keyboard.press("/")
+    page.keyboard.type("one moment")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=one+moment**")
+    assert page.locator("mark").all_inner_texts() == ["One moment"]
+    assert 0 < page.locator("mark").bounding_box()["y"] < SIZE["height"]  # its transcript is open, and scrolled to
+    page.keyboard.press("?")
+    assert "Next case that did not pass" in page.get_by_role("dialog", name="Keyboard").inner_text()
+    page.keyboard.press("Escape")
+    assert not page.locator("dialog").is_visible()
+    page.goto(f"{run}?q=Bedroom")
+    assert page.locator(".case[open] mark").count() > 0
+    page.goto(run)
+    page.keyboard.press("n")
+    assert page.evaluate("document.activeElement.closest('.case').dataset.verdict") == "failed"
+    first = page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.textContent") != first
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    assert page.evaluate("[document.activeElement.textContent, document.activeElement.parentElement.open]") == [first, True]
+    page.goto(f"/runs/{view.runs['v_crash']}/case?eval_id=warm_up&run_index=0")
+    assert page.locator(".held .because").inner_text().endswith(f"ConnectionError: {TIMED_OUT}")
+    assert page.locator("details.sheet").evaluate_all("turns => turns.map(turn => turn.open)") == [False, True, True]
+    page.keyboard.press("k")
+    page.keyboard.press("Enter")
+    assert page.locator("details.sheet").evaluate_all("turns => turns.map(turn => turn.open)") == [False, True, False]
+    page.goto(f"{run}/case?eval_id=already_off&run_index=0")
+    page.keyboard.press("n")
+    page.wait_for_url("**eval_id=unknown_device**")
 
 
 def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -> None:
