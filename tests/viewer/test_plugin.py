@@ -73,7 +73,7 @@ def test_a_browser_goes_from_the_list_to_a_case_and_to_mlflow_in_the_server(serv
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(f"{server.uri}/adk-eval")
         page.get_by_role("link", name="one", exact=True).click()
-        page.get_by_role("link", name="Failed").click()
+        page.get_by_role("link", name="Failed 1").click()
         page.wait_for_url("**/ml/adk-eval/runs/*verdict=failed*")
         page.locator("[role=status]", has_text="1 case").wait_for(state="attached")
         page.locator("#search").press_sequentially("degrees")
