@@ -126,11 +126,11 @@ def init(  # noqa: PLR0913 - as many options
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text)
         click.echo(f"wrote {path}")
-    lines = [f"\nNext: {project.run}"]
+    lines = [f"\nNext: {project.run}"] if address else [""]
     if GENERATED in {tag for case in eval_set.eval_cases for tag in case.tags}:
         lines.append(f"Review the recorded answers, then: mlflow-adk-eval generate --accept {shlex.quote(str(project.paths[0]))}")
     lines += [f"Calibrate the judge: label its verdicts with mlflow-adk-eval view --label, then {project.calibrate}"] if judge else []
-    lines.append(f"Then: mlflow-adk-eval gate RUN_ID --policy {project.policy}")
+    lines.append(f"Then: mlflow-adk-eval gate latest --policy {project.policy}")
     add = f"With an agent: mlflow-adk-eval init AGENT --eval-set {shlex.quote(str(project.paths[0]))}"
     lines.append(f"As a test: pytest {shlex.quote(str(project.folder))}" if address else add)
     click.echo("\n".join(lines))
@@ -176,7 +176,7 @@ class _Project:
     @property
     def calibrate(self) -> str:
         """The command that measures the judge by people's labels, for the policy."""
-        return f"mlflow-adk-eval calibrate RUN_ID -o {shlex.quote(str(self.folder / _CALIBRATION))}"
+        return f"mlflow-adk-eval calibrate latest -o {shlex.quote(str(self.folder / _CALIBRATION))}"
 
     def texts(self, eval_set: adk_eval.EvalSet) -> Iterator[str]:
         """Yield what is written to `paths`."""

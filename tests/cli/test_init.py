@@ -124,7 +124,7 @@ def criteria(*, calls: bool) -> dict[str, Any]:
 def test_a_function_may_judge_in_every_file_that_is_written(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = invoke("init", "bot:answer", "--example", "Are you open?=It is open until six.", "--judge", "bot:same")
     assert made.exit_code == 0, made.stderr
-    label = "mlflow-adk-eval view --label, then mlflow-adk-eval calibrate RUN_ID -o evals/calibration.json"
+    label = "mlflow-adk-eval view --label, then mlflow-adk-eval calibrate latest -o evals/calibration.json"
     assert f"--experiment answer\nCalibrate the judge: label its verdicts with {label}\nThen: " in made.stdout
     judged = {"threshold": 0.8, "judge_model_options": {"judge_model": "bot:same"}}
     assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == {"final_response_match_v2": judged}
@@ -187,7 +187,7 @@ def test_nothing_is_overwritten_without_force_and_a_second_agent_has_its_own_fol
     assert ([path.name for path in Path("evals").iterdir()], Path("evals/gate.yaml").read_text()) == (["gate.yaml"], "mine")
     beside = invoke(*init)
     assert (beside.exit_code, Path("evals/gate.yaml").read_text()) == (0, "mine"), beside.stderr
-    assert "--experiment answer\nThen: mlflow-adk-eval gate RUN_ID --policy evals/answer/gate.yaml" in beside.stdout
+    assert "--experiment answer\nThen: mlflow-adk-eval gate latest --policy evals/answer/gate.yaml" in beside.stdout
     assert 'HERE / "../.."' in Path("evals/answer/test_answer.py").read_text()
     assert invoke(*init).exit_code == 64
     assert invoke(*init, "--folder", "evals", "--force").exit_code == 0
