@@ -16,6 +16,7 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_adk_eval.cli.main import cli
+from tests.cli.forked import Forking, forking
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.cli.test_cli_mlflow import good, run_of
 from tests.mlflow_kit import opened
@@ -61,21 +62,17 @@ def here(tmp_path: Path, shop: Shop) -> Path:
     return tmp_path
 
 
-def ended(arguments: list[str], here: Path, mode: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line with a standard output that takes nothing."""
-    command = [sys.executable, "-m", "mlflow_adk_eval", *arguments]
-    if mode == "closed":
-        command = ["bash", "-c", 'exec "$@" >&-', "bash", *command]
-    reader, left = os.pipe()
-    os.close(reader)
-    full = os.open("/dev/full", os.O_WRONLY)
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forking]:
+    with forking(MLFLOW_ADK_EVAL_LEDGER="off") as process:
+        yield process
+
+
+def ended(arguments: list[str], here: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line from its first import to its end with a standard output that is closed."""
+    command = ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", "mlflow_adk_eval", *arguments]
     env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": "off"}
-    try:
-        out = left if mode == "left" else full
-        return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False, cwd=here, timeout=120, env=env)
-    finally:
-        os.close(left)
-        os.close(full)
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, cwd=here, timeout=120, env=env)
 
 
 COMMANDS: dict[str, tuple[str, int]] = {
@@ -139,12 +136,13 @@ QUICK = {("validate", "full"), ("score", "left"), ("promote", "closed")}
         for mode in (MODES if name in {"promote", "gate", "run", "score"} else ("left", "full"))
     ],
 )
-def test_an_unwritten_result_has_its_own_exit_code(name: str, mode: str, shop: Shop, here: Path) -> None:
+def test_an_unwritten_result_has_its_own_exit_code(name: str, mode: str, shop: Shop, here: Path, forks: Forking) -> None:
     line, code = COMMANDS[name]
     for placeholder, value in (("STORE", f"--tracking-uri {shop.store}"), ("RUN", shop.run_id), ("MODE", f"alias_{mode}")):
         line = line.replace(placeholder, value)
     as_json = ["--json"] if mode == "full" and name not in WITHOUT_JSON else []
-    done = ended([*line.split(), *as_json], here, mode)
+    arguments = [*line.split(), *as_json]
+    done = ended(arguments, here) if mode == "closed" else forks.ended(arguments, here, "/dev/full" if mode == "full" else "")
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
