@@ -142,12 +142,21 @@ def format_cases(delta: Delta) -> str:
     return f"{delta.cases:,}" + (f" ({named})" if named else "")
 
 
+def format_over(delta: Delta) -> str:
+    """Return how many of the cases a difference is about; empty where it is about all.
+
+    >>> format_over(Delta(name="a", decides=True, greater_is_better=True, cases=8, only_before=3))
+    'over 8 of 11 cases'
+    """
+    return f"over {delta.cases:,} of {counted(delta.cases + delta.lacking, 'case')}" if delta.lacking else ""
+
+
 def verdict_on(delta: Delta, confidence: float) -> str:
-    """Return what can be said of a difference: *better*, *worse*, or that it may be chance."""
+    """Return what can be said of a difference: *better*, *worse*, that it may be chance, or that there is none where both have a score."""
     if not delta.cases:
         return "cannot be compared"
     if not delta.difference:
-        return "the same"
+        return f"the same {format_over(delta)}".rstrip()
     if not delta.clear(confidence):
         among = f" among {delta.tests} comparisons (p = {delta.p_value:.2g} alone)"
         return "may be chance" + (among if delta.clear_alone(confidence) else "")

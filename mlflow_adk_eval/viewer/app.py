@@ -31,7 +31,7 @@ from mlflow_adk_eval.report.html.page import Texts, source
 from mlflow_adk_eval.runs.listed import RunRow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import one_run, pages
-from mlflow_adk_eval.viewer.comparing import MOST_COMPARED, compare_page
+from mlflow_adk_eval.viewer.comparing import MOST_AT_ONCE, MOST_COMPARED, compare_page, reading_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled
 from mlflow_adk_eval.viewer.listing import runs_page
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
@@ -166,19 +166,26 @@ class Viewer:
         """Show runs side by side."""
         query = query_of(request)
         run_ids = list(dict.fromkeys(query.all("run")))
+        listed = {row.run_id: row for row in self.store.rows(fresh=False)}
         if query.get("order") == "started":
-            started = {row.run_id: row.started for row in self.store.rows(fresh=False)}
-            run_ids.sort(key=lambda run_id: started[run_id] if run_id in started else datetime.max.replace(tzinfo=UTC))
+            latest = datetime.max.replace(tzinfo=UTC)
+            run_ids.sort(key=lambda one: (one != BASELINE.get(), listed[one].started if one in listed else latest))
         if not 1 < len(run_ids) <= MOST_COMPARED:
             message = f"{counted(len(run_ids), 'run')} selected; select 2 to {MOST_COMPARED} on the Runs page."
             return self.rendered(request, "problem.html.j2", "Compare", 400, message=message)
-        rest = [pair for pair in query.params if pair[0] not in ("run", "order")]
+        rest = [pair for pair in query.params if pair[0] not in ("run", "order", "read")]
         asked = Query(query.path, [*(("run", run_id) for run_id in run_ids), *rest])
+        # Large runs are read one a request, so that the page says how far that is.
+        step, texts = query.number("read", 0), Texts(self._secrets)
+        if 0 < step <= len(run_ids):
+            self.store.open(run_ids[step - 1])
+        unread = sum(listed[one].cases for one in run_ids if one in listed and not self.store.is_open(one))
+        if 0 < step <= len(run_ids) or (not step and unread > MOST_AT_ONCE and "hx-request" not in request.headers):
+            context = reading_page([(one, listed.get(one)) for one in run_ids], step + 1, asked, texts)
+            return self.rendered(request, "comparing.html.j2", "Compare", **context)
+        opened = [self.store.open(run_id) for run_id in run_ids]
         comparisons = [self.store.compared(run_ids[0], run_id) for run_id in run_ids[1:]]
-        orders = [[one, *(other for other in run_ids if other != one)] for one in run_ids]
-        baselines = [link("/compare", *(("run", run_id) for run_id in order)) for order in orders]
-        context = compare_page(comparisons, asked, Texts(self._secrets))
-        return self.rendered(request, "compare.html.j2", "Compare", baselines=baselines, **context)
+        return self.rendered(request, "compare.html.j2", "Compare", **compare_page(opened, comparisons, asked, texts))
 
     @_locked
     def label(self, request: Request) -> Response:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import chain, takewhile, zip_longest
+from string import ascii_uppercase
 from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.compare import CaseChange, Comparison
+from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn, TurnChange
 from mlflow_adk_eval.report.comparison import (
@@ -16,9 +18,9 @@ from mlflow_adk_eval.report.comparison import (
     format_counts,
     format_difference,
     format_interval,
+    format_over,
     format_pairing,
     format_score,
-    format_value,
     format_verdicts,
     headline,
     name_of,
@@ -27,11 +29,19 @@ from mlflow_adk_eval.report.comparison import (
 from mlflow_adk_eval.report.html.compare import LOOKS, CaseView, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
 from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
+from mlflow_adk_eval.report.sentences import format_mean, format_scored
+from mlflow_adk_eval.results.outcomes import verdict_of
+from mlflow_adk_eval.runs.listed import RunRow
+from mlflow_adk_eval.text import counted
+from mlflow_adk_eval.viewer.matrix import matrix_of
 from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, Tab
-from mlflow_adk_eval.viewer.query import Query, paged
+from mlflow_adk_eval.viewer.query import Query, link, paged
+from mlflow_adk_eval.viewer.store import OpenRun
 
 MOST_COMPARED = 6
 """As many runs stand side by side."""
+MOST_AT_ONCE = 50
+"""Runs of so many cases, as the list has it, are read before anything is shown."""
 KINDS: dict[str, str] = {**{str(flip): text for flip, text in HEADINGS.items()}, "none": "Other scores", "same": "The same"}
 """What became of a case, in the order in which cases are listed."""
 
@@ -52,15 +62,81 @@ class CaseRow:
         return {one.criterion for change in self.changes if change for one in change.criteria}
 
 
-def compare_page(comparisons: Sequence[Comparison], query: Query, texts: Texts) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A run, as it is named in columns and rows."""
+
+    letter: str
+    name: str
+    """What others are not called."""
+    rest: str
+    """What all names begin with, or where two are the same, the beginning of the run's id."""
+    verdict: str
+    href: str
+    as_first: str
+    """The address that compares the others with it."""
+
+    @property
+    def label(self) -> str:
+        """The letter and the name."""
+        return f"{self.letter} {self.name}"
+
+
+def names_apart(names: Sequence[str], run_ids: Sequence[str]) -> list[tuple[str, str]]:
+    """Return of each name the part that differs, and what tells the rest.
+
+    >>> names_apart(["home v1", "home v2 · 23:38"], ["a", "b"]), names_apart(["home", "home"], ["a", "b"])
+    ([('v1', 'home'), ('v2 · 23:38', 'home')], [('home', 'a'), ('home', 'b')])
+    """
+    if len(set(names)) < len(names):
+        return [(name, run_id[:8]) for name, run_id in zip(names, run_ids, strict=True)]
+    words = [name.split() for name in names]
+    same = sum(1 for _ in takewhile(lambda alike: len(set(alike)) == 1, zip(*words, strict=False)))
+    same = max(0, min(same, *(len(one) - 1 for one in words)))
+    return [(" ".join(one[same:]), " ".join(one[:same]).rstrip(" ·,")) for one in words]
+
+
+def _heads(runs: Sequence[tuple[str, str, str]], query: Query, texts: Texts) -> list[Head]:
+    """Return the heads of runs, of each of which the id, the name and the verdict are given."""
+    run_ids = [run_id for run_id, _, _ in runs]
+    rest = [pair for pair in query.params if pair[0] not in ("run", "page")]
+    orders = [[one, *(other for other in run_ids if other != one)] for one in run_ids]
+    names = names_apart([texts.line(name) for _, name, _ in runs], run_ids)
+    return [
+        Head(letter, name, common, verdict, link(f"/runs/{run_id}"), link(query.path, *(("run", one) for one in order), *rest))
+        for letter, (name, common), (run_id, _, verdict), order in zip(ascii_uppercase, names, runs, orders, strict=False)
+    ]
+
+
+def reading_page(runs: Sequence[tuple[str, RunRow | None]], step: int, query: Query, texts: Texts) -> dict[str, Any]:
+    """Return the page that says how far the reading of large runs is.
+
+    Args:
+        runs: the ids, each with what the list says of the run.
+        step: the number of the run that is read next, or one more than there are.
+        query: the page's address.
+        texts: what makes texts of others fit to be shown.
+    """
+    heads = _heads([(run_id, row.name if row else run_id, row.verdict if row else "") for run_id, row in runs], query, texts)
+    cases = max((row.cases for _, row in runs if row), default=0)
+    doing = f"Comparing {counted(cases, 'case')}"
+    if step <= len(heads):
+        row = runs[step - 1][1]
+        doing = f"Reading run {step} of {len(heads)}: {counted(row.cases, 'case') if row else heads[step - 1].name}"
+    return {"heads": heads, "doing": doing, "next": query(read=step, page=query.get("page"))}
+
+
+def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], query: Query, texts: Texts) -> dict[str, Any]:
     """Return runs side by side.
 
     Args:
+        opened: the runs.
         comparisons: of each later run with the first.
-        query: what is asked for: ``kind``, ``criterion``, and the page.
+        query: what is asked for: ``kind``, ``criterion``, ``view``, and the page.
         texts: what makes texts of others fit to be shown.
     """
     sides = [comparisons[0].before, *(one.after for one in comparisons)]
+    heads = _heads([(one.row.run_id, one.row.name, one.report.verdict) for one in opened], query, texts)
     changes = [{case.eval_id: case for case in one.cases} for one in comparisons]
     rows: list[CaseRow] = []
     for eval_id in dict.fromkeys(chain.from_iterable(changes)):
@@ -68,46 +144,78 @@ def compare_page(comparisons: Sequence[Comparison], query: Query, texts: Texts) 
         flips = {change.flip if change.changed else "same" for change in of_case if change}
         rows.append(CaseRow(eval_id, next(kind for kind in KINDS if kind in flips), of_case))
     chosen, kinds, criteria = _chosen(rows, query)
+    matrix = matrix_of(opened, query, {row.eval_id for row in chosen}) if query.get("view") == "matrix" else None
     page = paged(chosen, query, CASES_A_PAGE)
     alone = len(comparisons) == 1
     facts = {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
     facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
+    later = list(zip(heads[1:], comparisons, strict=True))
     return {
         "sides": sides,
-        "headlines": [(texts.line(one.after.name), format_counts(one) or {"none": headline(one)}) for one in comparisons],
-        "warnings": [texts.line(f"{side.name}: {warning}") for side in sides for warning in side.warnings[:5]],
-        "differences": [(texts.line(one.after.name), [about for about in one.differences if not about.intended]) for one in comparisons],
-        "notes": [texts.line(f"{one.after.name}: {note}") for one in comparisons for note in format_pairing(one)],
-        "facts": [(name, values) for name, values in facts.items() if any(values)],
-        "scores": list(_scores(comparisons)),
+        "heads": heads,
+        "flips": [format_counts(one) or {"none": headline(one)} for one in comparisons],
+        "warnings": [f"{head.letter}: {texts.line(text)}" for head, side in zip(heads, sides, strict=True) for text in side.warnings[:5]],
+        "differences": [(head, [about for about in one.differences if not about.intended]) for head, one in later],
+        "notes": [f"{head.letter}: {texts.line(note)}" for head, one in later for note in format_pairing(one)],
+        "facts": [(name, values) for name, values in facts.items() if len(set(values)) > 1],
+        "shared": [(name, values[0]) for name, values in facts.items() if len(set(values)) == 1 and values[0]],
+        "scores": list(_scores(opened, comparisons)),
         "confidence": f"{100 * comparisons[0].confidence:g}",
         "kinds": kinds,
         "criteria": criteria,
+        "matrix": matrix,
         "page": page,
         "alone": alone,
-        "cases": [_case(row, sides, texts, alone=alone) for row in page.items],
+        "cases": [] if matrix else [_case(row, sides, texts, alone=alone) for row in page.items],
         "most_turns": TURNS_A_PAGE,
     }
 
 
-def _scores(comparisons: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
-    """Yield each number of the first run with what became of it in the others; those that decide come first."""
-    for name in dict.fromkeys(delta.name for one in comparisons for delta in one.deltas):
-        deltas = [one.delta(name) for one in comparisons]
-        known = next(delta for delta in deltas if delta)
-        cells = [
-            {
-                "value": format_value(delta, delta.after),
-                "difference": format_difference(delta),
-                "interval": format_interval(delta),
-                "verdict": (verdict := verdict_on(delta, one.confidence)),
-                "look": LOOKS.get(verdict, ""),
-            }
-            if delta
-            else None
-            for one, delta in zip(comparisons, deltas, strict=True)
-        ]
-        yield {"name": name_of(known), "decides": known.decides, "before": format_value(known, known.before), "cells": cells}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """What a run came to, over all that it has a score for, and how that differs from the first run where both have one."""
+
+    value: str
+    lacks: str
+    """What is missing behind the value; empty where nothing is."""
+    difference: str = ""
+    verdict: str = ""
+    look: str = ""
+    interval: str = ""
+    over: str = ""
+    """How many of the cases the difference is about; empty where it is about all, or the verdict says it."""
+
+
+def _scores(opened: Sequence[OpenRun], comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Number | None]]]:
+    """Yield each number that decides with what it is in each run; the share of cases that passed comes first."""
+    summaries = [one.report.summaries() for one in opened]
+    for known in {delta.name: delta for one in comparisons for delta in one.deltas if delta.decides}.values():
+        cells: list[Number | None] = []
+        for number, (run, summary) in enumerate(zip(opened, summaries, strict=True)):
+            verdicts, of_name = run.report.verdicts, summary.get(known.name)
+            if known.name == CASE_RATE:
+                undecided = verdicts.count("undecided")
+                passed, total = verdicts.count("passed"), len(verdicts)
+                value = f"{passed:,} of {total:,} ({passed / max(total, 1):.1%})"
+                lacks = f"{undecided:,} undecided" if undecided else ""
+            elif of_name is None:
+                cells.append(None)
+                continue
+            else:
+                value, lacks = format_mean(of_name.mean, of_name.threshold), format_scored(of_name.scored, of_name.planned)
+            found = Number(value=value, lacks=lacks)
+            if number and (delta := comparisons[number - 1].delta(known.name)):
+                verdict, over = verdict_on(delta, comparisons[number - 1].confidence), format_over(delta)
+                found = replace(
+                    found,
+                    difference=format_difference(delta) if delta.difference else "",
+                    verdict=verdict,
+                    look=LOOKS.get(verdict, ""),
+                    interval=format_interval(delta),
+                    over="" if over in verdict else over,
+                )
+            cells.append(found)
+        yield name_of(known), cells
 
 
 def _chosen(rows: Sequence[CaseRow], query: Query) -> tuple[list[CaseRow], list[Tab], list[Tab]]:
@@ -168,6 +276,10 @@ class SharedCase:
     """Of three runs or more."""
     left_out: int
     """How many turns are not shown."""
+    latest: str
+    """*failed* or *undecided* if a later run is so, which keys jump to."""
+    because: tuple[tuple[str, str], ...]
+    """The first cause of each later run that changed, after its letter; one that several share stands once."""
 
 
 def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bool) -> SharedCase:
@@ -175,13 +287,22 @@ def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bo
     most = max(len(change.turns) for change in known)
     cut = [replace(change, turns=change.turns[:TURNS_A_PAGE]) if change else None for change in row.changes]
     verdicts = [side.verdicts(row.eval_id) if row.eval_id in side.cases else () for side in sides]
+    views = tuple(case_view(change, texts) if change else None for change in cut)
+    because: dict[str, str] = {}
+    for letter, view in zip(ascii_uppercase[1:], views, strict=False):
+        of_case = view and next(chain(view.causes, *(causes for _, _, causes in view.changes)), None)
+        if of_case:
+            text = on_one_line(": ".join(filter(None, of_case)))
+            because[text] = f"{because[text]}, {letter}" if text in because else letter
     return SharedCase(
         row=row,
         states=tuple((state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts),
         runs=(known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)),
-        views=tuple(case_view(change, texts) if change else None for change in cut),
+        views=views,
         turns=() if alone else tuple(_turns(cut, texts)),
         left_out=max(most - TURNS_A_PAGE, 0),
+        latest=verdict_of(chain.from_iterable(verdicts[1:])),
+        because=tuple((letters, text) for text, letters in because.items()),
     )
 
 

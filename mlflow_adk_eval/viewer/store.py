@@ -192,6 +192,10 @@ class RunStore:
             self._open[run_id] = OpenRun(row, run)
         return _latest(self._open, run_id)
 
+    def is_open(self, run_id: str) -> bool:
+        """Whether a run was examined, and is in memory."""
+        return run_id in self._open and bool(_latest(self._open, run_id))
+
     def first_look(self, run_id: str, most: int) -> tuple[RunRow, FirstLook] | None:
         """Return the first case runs, up to `most`, of a run that takes long to examine and was not yet; else ``None``.
 

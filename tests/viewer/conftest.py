@@ -93,12 +93,12 @@ def view(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[V
 
 @pytest.fixture(scope="session")
 def many(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with a large run, and the run's id behind a blank."""
+    """A store with a large run and a small one of its cases, and the runs' ids, each behind a blank."""
 
     def make(folder: Path) -> None:
         uri = copied(template, folder)
         open_store(folder, experiment=LARGE)
-        (folder / "found").write_text(f"{uri} {large(uri)}")
+        (folder / "found").write_text(f"{uri} {large(uri)} {large(uri, 1)}")
 
     return (made_once(tmp_path_factory, "many", make) / "found").read_text()
 
@@ -106,6 +106,6 @@ def many(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def unseen(many: str) -> Iterator[View]:
     """A viewer on a large run that nobody has looked at yet."""
-    uri, run_id = many.split()
-    with serving(uri, {"large": run_id}) as found:
+    uri, *run_ids = many.split()
+    with serving(uri, dict(zip(("large", "small"), run_ids, strict=True))) as found:
         yield found

@@ -77,9 +77,9 @@ def hostile(store: str, more: str = "more") -> str:
     return run.run_id or ""
 
 
-def large(store: str) -> str:
-    """Log a run of more than a thousand turns, of which every eleventh case failed, and return its id."""
-    names = [f"case {number:03}" for number in range(260)]
+def large(store: str, count: int = 260) -> str:
+    """Log a run of more than a thousand turns, or of `count` cases, of which every eleventh case failed, and return its id."""
+    names = [f"case {number:03}" for number in range(count)]
     cases = eval_set({name: [turn(f"{name}, {index}?", f"{name} answers {index}") for index in range(4)] for name in names}, "many")
 
     def agent(text: str, _: Any) -> str:

@@ -269,6 +269,47 @@ def test_runs_are_chosen_and_compared_with_the_keyboard(page: Any, view: View) -
     assert page.locator(".case[open] .turn ins").first.inner_text() == "off"
 
 
+def test_four_runs_are_compared_at_any_width_and_say_what_is_missing(page: Any, view: View) -> None:
+    page.goto("/compare?" + urlencode([("run", view.runs[name]) for name in ("v_good", "v_crash", "v_undecided", "v_regressed")]))
+    heads = page.locator(".compared thead th").all_inner_texts()[1:5]
+    assert [head.split()[:2] for head in heads] == [["A", "v_good"], ["B", "v_crash"], ["C", "v_undecided"], ["D", "v_regressed"]]
+    assert [head.splitlines()[0].split()[-1] for head in heads] == ["passed", "undecided", "undecided", "failed"]
+    rows = {row.locator("th").inner_text(): row.locator("td") for row in page.locator("main > section tbody > tr").all()}
+    assert next(iter(rows)) == "cases passed"
+    assert rows["cases passed"].all_inner_texts()[1].startswith("8 of 11 (72.7%) 3 undecided")
+    crashed = rows["tool_trajectory_avg_score"].nth(1)
+    assert "1 8 of 11 scored the same over 8 of 11 cases" in " ".join(crashed.inner_text().split())
+    assert crashed.locator(".lacks").inner_text() == "8 of 11 scored"
+    lefts = "[...document.querySelectorAll('.state:nth-child(4)')].map(one => Math.round(one.getBoundingClientRect().left))"
+    assert len(set(page.evaluate(lefts))) == 1
+    page.keyboard.press("j")
+    assert page.evaluate("document.activeElement.querySelector('h3').textContent") == "turn_off_light"
+    page.keyboard.press("Enter")
+    for width in (1280, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate("[...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth + 1).length") == 0
+        lines = "one => { const text = document.createRange(); text.selectNodeContents(one); return new Set([...text.getClientRects()].map(line => line.top)).size; }"
+        assert page.evaluate(f"Math.max(...[...document.querySelectorAll('main > section:first-of-type tbody th')].map({lines}))") == 1
+    label = "getComputedStyle(document.querySelector('.compared td:nth-child(3)'), '::before').content"
+    assert page.evaluate(label).startswith('"B v_crash')
+    page.get_by_role("link", name="Matrix").click()
+    page.locator(".matrix tbody tr").nth(7).wait_for()
+    page.locator(".compared thead a", has_text="Make this A").first.click()
+    page.locator(".compared thead th:nth-child(2) a", has_text="v_crash").wait_for()
+
+
+def test_a_comparison_of_large_runs_says_how_far_it_is(browser: Any, unseen: View) -> None:
+    page = browser.new_page(viewport=SIZE)
+    said: list[str] = []
+    page.route("**read=*", lambda route: (said.append(page.locator("[role=status]").inner_text()), route.continue_()))
+    page.goto(f"{unseen.url}/compare?run={unseen.runs['small']}&run={unseen.runs['large']}&kind=all")
+    page.locator(".case h3", has_text="case 000").wait_for()
+    assert [text.partition(":")[0] for text in said] == ["Reading run 1 of 2", "Reading run 2 of 2", "Comparing 260 cases…"]
+    assert page.locator("main").count() == 1
+    page.close()
+
+
 def test_another_threshold_is_tried_with_the_keyboard(page: Any, view: View) -> None:
     page.goto(f"/runs/{view.runs['second']}")
     page.get_by_label("What if the threshold of response_match_score were").focus()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from html import unescape
 from types import SimpleNamespace
 
 import httpx
@@ -118,7 +119,25 @@ def test_three_runs_stand_side_by_side_by_case_and_turn(view: View) -> None:
     assert said is not None
     assert re.findall(r"hall is (\w+) now", said[1]) == ["off", "on", "off"]
     assert f'href="/compare?run={view.runs["second"]}&amp;run={view.runs["first"]}&amp;run={view.runs["third"]}"' in html
+    assert re.findall(r'class="letter">(\w)</strong> <a[^>]*>(\w+)</a>\s*<span class="badge (\w+)', html) == [
+        ("A", "first", "passed"),
+        ("B", "second", "failed"),
+        ("C", "third", "passed"),
+    ]
     assert "same verdict and scores" in html
+
+
+def test_a_comparison_of_large_runs_is_read_step_by_step_also_without_scripts(unseen: View) -> None:
+    address, said = f"/compare?run={unseen.runs['small']}&run={unseen.runs['large']}&kind=all", []
+    for _ in range(4):
+        html = unseen.text(address)
+        said += re.findall(r'role="status">([^<]*)<', html)
+        refresh = re.search(r'<noscript><meta http-equiv="refresh" content="0; url=([^"]*)">', html)
+        address = unescape(refresh[1]) if refresh else address
+    assert said == ["Reading run 1 of 2: 1 case…", "Reading run 2 of 2: 260 cases…", "Comparing 260 cases…", "1 case shown"]
+    assert cases_compared(html) == ["case 000"]
+    assert "259 cases only in the second run" in html
+    assert 'role="status">1 case shown' in compared(unseen, "small", "large", rest="&kind=all")
 
 
 @pytest.mark.parametrize("count", [0, 1, 7])
