@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,7 +30,7 @@ def templates() -> Environment:
     loaders = [PackageLoader("mlflow_adk_eval.viewer"), base.loader]
     found = base.overlay(loader=ChoiceLoader([loader for loader in loaders if loader]))
     functions: dict[str, Any] = {"link": link, "short": short, "moment": moment, "base": BASE.get, "baseline": BASELINE.get}
-    functions |= {"parted": parted, "lacking": lacking, "missed": missed}
+    functions |= {"parted": parted, "lacking": lacking, "missed": missed, "quoted": shlex.quote}
     filters: dict[str, Any] = {**functions, "hits": hits}
     found.filters.update(filters)
     found.globals.update(functions)  # pyright: ignore[reportCallIssue, reportArgumentType] - jinja2 types it by what it holds at first

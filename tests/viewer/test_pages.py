@@ -331,6 +331,7 @@ def test_a_run_says_what_the_registry_says_and_is_compared_with_the_champion_and
     ]
     page = view.text(f"/runs/{bad}?baseline={crash}")
     assert f"http://mlflow.example/#/experiments/2/runs/{bad}/artifacts/" in page
+    assert "mlflow-adk-eval verify home 2</code> checks it" in page
     for title, other in (("the champion, version 1 of home", good), ("the baseline, v_crash", crash)):
         assert re.search(rf'href="/compare\?run={other}&amp;run={bad}&amp;baseline={crash}"[^>]*>Compare with {title}', page)
     addresses = set(re.findall(r'<a [^>]*href="(/[^"]*)"', view.text(f"/?baseline={crash}&q=v_good"))) - {"/?q=v_good"}
