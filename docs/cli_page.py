@@ -26,6 +26,7 @@ EXAMPLES = {
     "record": "record my_agent evals/my_agent.evalset.json -o monday.recording.json",
     "upload": "upload adk_eval_pending/8159c69b1af34468a27b29ad5c1d3844",
     "register": "register 8159c69b1af34468a27b29ad5c1d3844 my_agent",
+    "runs": "runs --experiment my_agent --limit 10",
     "view": "view --experiment my_agent",
     "report": "report 8159c69b1af34468a27b29ad5c1d3844 -o report.html",
     "compare": "compare RUN_A RUN_B -o compare.html",

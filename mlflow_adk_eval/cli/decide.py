@@ -10,6 +10,7 @@ import click
 from cloup import Command
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.next_step import after_failure, after_pass, command
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     NO_VERDICT,
@@ -118,10 +119,13 @@ def promote_command(
     outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
     title = f"version {version} of {model} as {alias}"
-    then = f"mlflow-adk-eval verify {model} --alias {alias}" if moved else ""
-    if not decision.passed:
-        against = f"compare {decision.baseline_run_id} {how['run_id']}" if decision.baseline_run_id else f"report {how['run_id']}"
-        then = f"mlflow-adk-eval {against}"
+    uri, then = how["tracking_uri"], ""
+    if moved:
+        then = command("verify", model, alias=alias, tracking_uri=uri)
+    elif decision.passed:
+        then = command("promote", model, version=version, alias=alias, run_id=decision.run_id, policy=how["policy"], tracking_uri=uri)
+    elif not as_json:
+        then = after_failure(decision.run_id, uri, decision.baseline_run_id)
     show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
 
 
@@ -150,7 +154,8 @@ def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_j
         "reason": reason,
     }
     outcome = f"{move}{' (dry run: it was not moved)' if dry_run and move.version else ''}"
-    show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra)
+    then = command("audit", model, tracking_uri=options["tracking_uri"])
+    show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra, then=then)
 
 
 _AUDIT_EXIT_CODES = """\b
@@ -164,7 +169,7 @@ Exit codes:
 
 
 @click.command("gate", epilog=EXIT_CODES, cls=Command)
-@click.argument("run_id")
+@click.argument("run_id", metavar="RUN")
 @policy_option
 @click.option(
     "--baseline",
@@ -177,13 +182,16 @@ Exit codes:
 @store_option
 @json_option
 def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
-    """Decide whether the agent that RUN_ID evaluated is good enough. Changes nothing."""
+    """Decide whether the agent that RUN evaluated is good enough. Changes nothing."""
     check_published(summary, junit)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
-    then = f"mlflow-adk-eval promote MODEL --version VERSION --run-id {run_id}" if decision.passed else f"mlflow-adk-eval report {run_id}"
-    then += f" --policy {policy}" if decision.passed and policy else ""
+    uri, then = compared["tracking_uri"], ""
+    if decision.passed and not as_json:
+        then = after_pass(decision.run_id, uri, policy=policy, model=compared["model"])
+    elif not as_json:
+        then = after_failure(decision.run_id, uri, decision.baseline_run_id)
     show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 
 
@@ -201,7 +209,11 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
     """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
     decision = adk_eval.verify(model, version, alias=chosen, **options)
-    show_decision(decision, as_json=as_json, title=f"{f'version {version}' if version else chosen} of {model}, verified")
+    title, then = (
+        f"{f'version {version}' if version else chosen} of {model}, verified",
+        command("audit", model, tracking_uri=options["tracking_uri"]),
+    )
+    show_decision(decision, as_json=as_json, title=title, then=then)
 
 
 @click.command("audit", epilog=_AUDIT_EXIT_CODES)
@@ -225,6 +237,9 @@ def audit_command(model: str | None, *, every: bool, alias: str | None, as_json:
         print_json({"valid": valid, "aliases": [asdict(each) for each in aliases]})
     else:
         console().print(audit_view(aliases))
+        bad = sorted({each.model for each in aliases if not each.valid and each.restored is None})
+        if bad:
+            click.echo(f"next: {command('audit', bad[0], '--restore', '--dry-run', tracking_uri=options['tracking_uri'])}")
     end(0 if valid else 1)
 
 

@@ -7,7 +7,7 @@ command uses for that kind, so that what is valid here is valid there. Only that
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     NO_VERDICT,
@@ -35,7 +36,6 @@ from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, Policy
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.tracking.earlier_runs import What
 
 
@@ -188,31 +188,16 @@ def _validate_config(head: Any, file: Path) -> dict[str, str]:
 
 
 def _validate_policy(file: Path, customs: AbstractSet[str]) -> dict[str, str]:
-    from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415
+    from mlflow_adk_eval.gating.policy.load import load_policy, unmeasured  # noqa: PLC0415
 
     policy = load_policy(file)
-    if problems := list(_unmeasured(policy, customs)):
+    if problems := list(unmeasured(policy, customs)):
         raise PolicyError(str(file), problems)
     demands = ["every threshold in the run's config"] if policy.thresholds else []
     demands += [counted(len(policy.all_rules()), "rule")] if policy.all_rules() else []
     demands += [f"{counted(len(policy.must_pass), 'case')} that must pass"] if policy.must_pass else []
     demands += [counted(len(policy.waivers), "waiver")] if policy.waivers else []
     return {"kind": "gate policy", "summary": f"{policy.name!r} with {', '.join(demands)}; sha256 {policy.digest()[:12]}…"}
-
-
-def _unmeasured(policy: Policy, customs: AbstractSet[str]) -> Iterator[Problem]:
-    """Yield the rules on what nothing measures, which the gate could not decide."""
-    from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.errors import did_you_mean, json_path  # noqa: PLC0415
-
-    criteria = {*CRITERIA, *customs}
-    for named, measure, _ in policy.all_rules():
-        criterion, _, of_it = measure.rpartition("/")
-        if measure in {*criteria, *MEASURES} or PASS_HAT.fullmatch(measure) or (criterion in criteria and of_it in MEASURES_OF_A_CRITERION):
-            continue
-        path = json_path("$", ["slices", named, "rules", measure] if named else ["rules", measure])
-        wanted = f"a criterion, a custom metric from a config given here or in the policy's folder, or one of {', '.join(MEASURES)}"
-        yield Problem(path, "a rule on an unknown measure", wanted, did_you_mean(measure, [*criteria, *MEASURES]))
 
 
 @click.command(
@@ -347,7 +332,13 @@ def capture(
     write_eval_set(eval_set, output)
     cases, turns = len(eval_set.eval_cases), sum(len(case.conversation or ()) for case in eval_set.eval_cases)
     text = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"
-    tell(text, as_json=as_json, then=f"mlflow-adk-eval run AGENT {output}", file=str(output), cases=cases, turns=turns)
+    tell(text, as_json=as_json, then=command("run", _agent_here(), output), file=str(output), cases=cases, turns=turns)
+
+
+def _agent_here() -> str:
+    """Return the only folder here that has an agent as ADK expects it; a placeholder where there are none or several."""
+    found = [path.parent.name for path in Path().glob("*/*") if path.name in ("agent.py", "root_agent.yaml")]
+    return found[0] if len(found) == 1 else "AGENT"
 
 
 @click.command("export", epilog=NO_VERDICT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     JUDGE_OPTIONS,
@@ -94,8 +97,17 @@ def calibrate(  # noqa: PLR0913 - as many options
         print_json(calibration_json(calibration, confidence))
         return
     console().print(calibration_view(calibration, confidence))
-    if output is not None:
-        click.echo(f"{output}: the calibration; name it as `calibration` in a policy")
+    run_ids = [run.run_id for run in calibration.runs]
+    if output is None:
+        named = [f"--assessment={each}" for each in assessments]
+        again = command("calibrate", *run_ids, *named, labels=labels, output="calibration.json", tracking_uri=tracking_uri)
+        click.echo(f"next: {again}")
+        return
+    policies = [*Path().glob("gate.yaml"), *Path().glob("*/gate.yaml")]
+    policy = policies[0] if len(policies) == 1 else Path("gate.yaml")
+    where = os.path.relpath(output, policy.parent)  # a policy names its files from its own folder
+    click.echo(f"{output}: the calibration\nIn {policy}, write: calibration: {json.dumps(where)}")
+    click.echo(f"next: {command('gate', run_ids[-1], policy=policy, tracking_uri=tracking_uri)}")
 
 
 def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | None, tracking_uri: str | None, *, others: bool) -> None:
@@ -108,7 +120,8 @@ def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | Non
     table.writerows(rows)
     write_file(output, sheet.getvalue())
     click.echo(
-        f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then: mlflow-adk-eval calibrate {' '.join(runs)} --labels {output}"
+        f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then:\n"
+        f"next: {command('calibrate', *runs, labels=output, output='calibration.json', tracking_uri=tracking_uri)}"
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     NO_VERDICT,
@@ -72,8 +73,11 @@ def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str 
     """
     path = output / _NAME if output.is_dir() else output
     check_output(path, force=force)
+    from mlflow_adk_eval.gating.named_runs import run_id_at  # noqa: PLC0415 - `--help` stays fast
+
+    run_id = run_id_at(run_id, tracking_uri)
     write_file(path, _report_of(run_id, tracking_uri))
-    tell(f"{path}: the report of run {run_id}", as_json=as_json, file=str(path), run_id=run_id)
+    tell(f"{path}: the report of run {run_id}\nopen: {path.absolute().as_uri()}", as_json=as_json, file=str(path), run_id=run_id)
 
 
 def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
@@ -157,6 +161,9 @@ def compare_command(
     console().print(comparison_view(comparison, Texts(secrets).words, every=every))
     for name, value in extra.items():
         click.echo(f"{name}: {value}")
+    if run_id := comparison.after.run_id:
+        lost = any(case.flip == "worse" for case in comparison.cases)
+        click.echo(f"next: {command('report' if lost else 'gate', run_id, tracking_uri=options['tracking_uri'])}")
 
 
 @click.command("power", epilog=NO_VERDICT)

@@ -43,6 +43,7 @@ from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
 from mlflow_adk_eval.cli.record import record
 from mlflow_adk_eval.cli.run import register_command, run, score, upload
+from mlflow_adk_eval.cli.runs import runs_command
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 
 _UNDECIDED = 2
@@ -121,7 +122,7 @@ def demo(*, folder: Path, target: Path | None) -> None:
 for section in (
     Section("Start", [init, demo]),
     Section("Evaluate", [run, score, record, upload, register_command]),
-    Section("Look", [view_command, report_command, compare_command, power_command]),
+    Section("Look", [runs_command, view_command, report_command, compare_command, power_command]),
     Section("Decide", [gate_command, promote_command, verify_command, audit_command, rollback_command, attestation_group, keygen_command]),
     Section("Judges", [calibrate, judge_bench_command, ledger_group, rapid_eval]),
     Section("Files", [validate, generate, capture, migrate, export_command, eval_set_group]),

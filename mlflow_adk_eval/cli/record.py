@@ -9,6 +9,7 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
+from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     PATH,
     agent_path,
@@ -59,7 +60,10 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
         given, version = arguments(options), agent_version or _version(agent, options["agent_name"])
         with progress_bar("recording", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
             recording = adk_eval.record(paths, agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
-    _show(output, recording, aside.path, as_json=as_json)
+    scoring = {"config": options["config"]}
+    several = not isinstance(paths, str)  # which `score` takes one of
+    then = command("run", output, *paths, **scoring) if several else command("score", paths, actual=output, **scoring)
+    _show(output, recording, aside.path, then, as_json=as_json)
 
 
 def _version(agent: str, agent_name: str | None) -> str:
@@ -74,7 +78,7 @@ def _version(agent: str, agent_name: str | None) -> str:
     return f"sha256:{source.sha256}" if source.sha256 else ""
 
 
-def _show(output: Path, recording: adk_eval.Recording, written: Path | None, *, as_json: bool) -> NoReturn:
+def _show(output: Path, recording: adk_eval.Recording, written: Path | None, then: str, *, as_json: bool) -> NoReturn:
     from mlflow_adk_eval.report.sentences import circumstances, format_user_usage  # noqa: PLC0415 - as above
 
     conversations = [(eval_id, index, one) for eval_id, runs in recording.runs.items() for index, one in enumerate(runs)]
@@ -103,5 +107,5 @@ def _show(output: Path, recording: adk_eval.Recording, written: Path | None, *, 
         lines += [f"  - {error['label']}: {error['error']}" for error in errors[:_MOST_ERRORS]]
         lines += [f"  - and {len(errors) - _MOST_ERRORS} more"] if len(errors) > _MOST_ERRORS else []
         lines += [f"agent output: {written}"] if written and errors else []
-        click.echo("\n".join(lines))
+        click.echo("\n".join([*lines, f"next: {then}"]))
     end(RunError.exit_code if errors else 0)

@@ -20,6 +20,7 @@ from cloup import Command, option_group
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
+from mlflow_adk_eval.cli.next_step import after_failure, command
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     JUDGE_OPTIONS,
@@ -222,6 +223,8 @@ def run(
             trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {command}"
     if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
         then = f"run the same command with --resume {report.run_id}; it evaluates only what is missing"
+    elif as_json:
+        then = ""
     else:
         then = _next_command(report, _policy_beside(paths), register_as, options["tracking_uri"])
     show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
@@ -241,7 +244,7 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
 
     at = _at(tracking_uri)
     if report.verdict == "failed":
-        return f"mlflow-adk-eval report {report.run_id}{at}, or mlflow-adk-eval view{at}"
+        return f"{after_failure(report.run_id or '', tracking_uri)}, or mlflow-adk-eval view{at}"
     if report.verdict == "undecided":
         return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
@@ -357,7 +360,9 @@ def score(
         recorded = None if actual is None else _recording(actual, tracking_uri)
         report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
     written = {"agent_output": str(aside.path)} if aside.path and (as_json or report.verdict != "passed") else None
-    show_report(report, detailed=detailed, as_json=as_json, extra=written)
+    words = [eval_set] if actual is None else [actual, eval_set]
+    then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)  # which logs what was scored, for the gate
+    show_report(report, detailed=detailed, as_json=as_json, extra=written, then=then)
 
 
 def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | str:

@@ -50,6 +50,7 @@ from mlflow_adk_eval.signing.keys import ENVELOPE, PAYLOAD_TYPE, Signer, Verifie
 from mlflow_adk_eval.store.reaching import (
     DECIDING,
     beside_others,
+    check_there,
     clock_of,
     created_experiment,
     created_once,
@@ -121,6 +122,7 @@ class MlflowStore:
         from mlflow import MlflowClient, get_tracking_uri  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         uri = tracking_uri or get_tracking_uri()
+        check_there(uri)
         self.client = opened(uri, lambda: MlflowClient(tracking_uri, registry_uri))
         self.clock = clock_of(uri)
         """By which waivers and ages are reckoned and records are dated; claims have that of `now`."""

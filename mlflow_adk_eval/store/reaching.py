@@ -353,6 +353,21 @@ def opened(uri: str, make: Callable[[], T]) -> T:
     return make()
 
 
+def check_there(uri: str) -> None:
+    """Refuse to look into a store on disk that is not there: MLflow would make an empty one.
+
+    Raises:
+        UsageError: if it is not there.
+    """
+    dialect, _, rest = uri.partition("://")
+    place = Path(rest[1:].partition("?")[0]) if dialect.partition("+")[0] == "sqlite" else Path(rest) if dialect == "file" else None
+    if place is not None and place.name not in ("", ":memory:") and not place.exists():
+        remedy = (
+            "Name another one with --tracking-uri or MLFLOW_TRACKING_URI, or begin with `mlflow-adk-eval init` or `mlflow-adk-eval demo`"
+        )
+        raise UsageError(f"there is no MLflow store at {place}. {remedy}")
+
+
 @contextmanager
 def _alone(dialect: str, folder: Path | None, connection: Any) -> Generator[None, None, None]:
     """Hold a lock of the database that all jobs ask for; it goes when the process does. Others than these dialects have none."""

@@ -153,6 +153,53 @@ def test_what_a_failure_names_next_works(lights: Path, store: str, tmp_path: Pat
     assert (tmp_path / "report.html").is_file()
 
 
+def test_each_command_leads_to_the_next_and_runs_are_listed_and_named(
+    lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    at = ("--tracking-uri", store)
+    first = run_of(good(tmp_path), lights, store, exit_code=0)
+    # A run that passes is promoted, verified and audited, without a word to fill in.
+    gated = invoke("gate", "latest", *at)
+    assert gated.stderr.startswith(f"note: latest is run {first['run_id']} (")
+    promote = next_of(gated.stdout)
+    assert promote == ["promote", "lights", "--version", "1", "--run-id", first["run_id"], *at]
+    promoted = invoke(*promote)
+    verify = next_of(promoted.stdout)
+    assert verify == ["verify", "lights", "--alias", "champion", *at]
+    assert next_of(invoke(*verify).stdout) == ["audit", "lights", *at]
+    # One that fails is compared with the last run that passed.
+    failed = invoke("run", regressed(tmp_path), lights, *at, "--experiment", EXPERIMENT)
+    compare = next_of(failed.stdout)
+    assert compare[:2] == ["compare", first["run_id"]]
+    compared = invoke(*compare)
+    assert next_of(compared.stdout) == ["report", compare[2], *at]
+    assert next_of(invoke("gate", "champion", *at).stdout) == promote
+    listed = invoke("runs", *at, "--experiment", EXPERIMENT).stdout
+    assert next_of(listed) == compare
+    assert all(part in listed for part in ("1 of 2", "2 of 2", compare[2][:8], first["run_id"][:8], "passed", "failed"))
+    assert max(map(len, listed.partition("next: ")[0].splitlines())) <= 100
+    rows = json.loads(invoke("runs", *at, "--limit", "1", "--json").stdout)
+    assert [(row["run_id"], row["verdict"], row["not_scored"]) for row in rows] == [(compare[2], "failed", 0)]
+    misspelt = invoke("report", "lastest", *at)
+    assert (misspelt.exit_code, misspelt.stderr.splitlines()[-1].rpartition(". ")[2]) == (64, "Did you mean 'latest'?")
+    # A rule that is misspelt is a mistake in the file, before any run is read.
+    policy = tmp_path / "gate.yaml"
+    policy.write_text("rules: {case_pas_rate: {min: 1}}")
+    refused = invoke("gate", "nonsense", "--policy", policy, *at)
+    assert refused.exit_code == 64
+    assert all(part in refused.stderr for part in ("gate.yaml", "$.rules.case_pas_rate", "wanted", "Did you mean 'case_pass_rate'?"))
+    # Where there is no store, none is made.
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    looked = invoke("view", "--no-browser", "--tracking-uri", f"sqlite:///{empty}/mlflow.db")
+    assert (looked.exit_code, list(empty.iterdir())) == (64, [])
+    assert "there is no MLflow store" in looked.stderr
+
+
 def test_run_says_what_it_has_made_here_once_and_what_to_do_about_a_failure(
     lights: Path, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

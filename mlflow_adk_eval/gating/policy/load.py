@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
-from mlflow_adk_eval.config.spec import range_of
-from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, json_path, shown
+from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT, range_of
+from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, did_you_mean, json_path, nearest, shown
 from mlflow_adk_eval.evalset.parse import Steps, members, problems_of, read_text, unknown_keys
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy, Rule, contradictions
 from mlflow_adk_eval.redact import message_of
@@ -92,9 +93,38 @@ def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -
     if isinstance(source, Policy):
         return source
     if isinstance(source, Mapping):
-        return parse_policy(dict(source), "policy")
-    path = Path(source)
-    return parse_policy(decode_policy(read_text(path, error=PolicyError), path), str(path), beside=path.parent)
+        name, policy = "policy", parse_policy(dict(source), "policy")
+    else:
+        name, path = str(source), Path(source)
+        policy = parse_policy(decode_policy(read_text(path, error=PolicyError), path), name, beside=path.parent)
+    if misspelt := list(unmeasured(policy)):
+        raise PolicyError(name, misspelt)
+    return policy
+
+
+def unmeasured(policy: Policy, customs: Collection[str] | None = None) -> Iterator[Problem]:
+    """Yield the rules on what nothing measures.
+
+    Args:
+        policy: the policy.
+        customs: the custom metrics that there are; ``None``: unknown, so that only an obvious slip in another name is a problem. A name that
+            extends another one, or has another number, may be that of a custom metric.
+    """
+    for named, measure, _ in policy.all_rules():
+        criterion, _, of_it = measure.rpartition("/")
+        name = criterion if of_it in MEASURES_OF_A_CRITERION else measure
+        known = [*CRITERIA, *(customs or ()), *(MEASURES if name == measure else ())]
+        known += [f"{criterion}/{each}" for each in MEASURES_OF_A_CRITERION if name == measure and criterion]
+        if name in known or PASS_HAT.fullmatch(measure):
+            continue
+        near = nearest(name, known, cutoff=0.9)
+        if customs is None and (not near or near in name or re.sub(r"\D", "", near) != re.sub(r"\D", "", name)):
+            continue
+        path = json_path("$", ["slices", named, "rules", measure] if named else ["rules", measure])
+        wanted = f"a criterion, a custom metric from a config given here or in the policy's folder, or one of {', '.join(MEASURES)}"
+        if customs is None:
+            wanted = f"a criterion, a custom metric, or one of {', '.join(MEASURES)}"
+        yield Problem(path, "a rule on an unknown measure", wanted, did_you_mean(name, known))
 
 
 def decode_policy(text: bytes, path: Path) -> Any:

@@ -1,0 +1,65 @@
+"""What to run next, as a command to copy: every id, path and option is filled in, and quoted for a shell.
+
+What MLflow lists of runs and versions is only offered here. The command that is offered checks it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from mlflow_adk_eval.errors import AdkEvalError
+from mlflow_adk_eval.redact import without_credentials
+
+_MOST_EARLIER = 200
+"""As many runs of the experiment are looked through for one that passed."""
+
+
+def command(*words: object, tracking_uri: str | None = None, **options: object) -> str:
+    """Return a command of ours; options without a value are left out."""
+    where = {"tracking_uri": without_credentials(tracking_uri)} if tracking_uri else {}
+    given = [text for name, value in (options | where).items() if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
+    return shlex.join(["mlflow-adk-eval", *map(str, words), *given])
+
+
+def after_failure(run_id: str, tracking_uri: str | None, before: str = "") -> str:
+    """Return what explains a run that did not pass: a comparison with `before`, or else with the last run of its eval set that passed."""
+    with suppress(AdkEvalError):  # MLflow went away since the result was there
+        before = before or last_passed(run_id, tracking_uri)
+    return command(*(["compare", before] if before else ["report"]), run_id, tracking_uri=tracking_uri)
+
+
+def last_passed(run_id: str, tracking_uri: str | None) -> str:
+    """Return the id of the last run before this one that passed on the same eval set; empty where there is none.
+
+    Raises:
+        TrackingError: if MLflow is unreachable.
+    """
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runs.listed import listed_runs, row_of  # noqa: PLC0415
+
+    with store_at(tracking_uri) as store:
+        row = row_of(store.client.get_run(run_id))
+        earlier = listed_runs(store.client, row.experiment_id, _MOST_EARLIER)
+        like = (row.eval_set, "passed")
+        return next((one.run_id for one in earlier if (one.eval_set, one.verdict) == like and one.started < row.started), "")
+
+
+def after_pass(run_id: str, tracking_uri: str | None, *, policy: Path | None = None, model: str | None = None) -> str:
+    """Return how a run that passed the gate is promoted: its version, or first the registration of one under the name of its agent."""
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runs.listed import row_of  # noqa: PLC0415
+
+    agent, versions = "", list[tuple[str, str]]()
+    with suppress(AdkEvalError), store_at(tracking_uri) as store:
+        row = row_of(store.client.get_run(run_id))
+        agent = row.agent
+        if re.fullmatch(r"m-[\w-]+", row.model_id):  # a query is made of it
+            found = store.client.search_model_versions(f"source_path = 'models:/{row.model_id}'", order_by=["creation_timestamp DESC"])
+            versions = [(str(one.name), str(one.version)) for one in found]
+    name, version = next((one for one in versions if one[0] == model), versions[0] if versions else ("", ""))
+    if not name:
+        return command("register", run_id, model or agent or "my_agent", tracking_uri=tracking_uri)
+    return command("promote", name, version=version, run_id=run_id, policy=policy, tracking_uri=tracking_uri)

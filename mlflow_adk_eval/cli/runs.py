@@ -1,0 +1,97 @@
+"""``mlflow-adk-eval runs``: what was evaluated, so that a run can be named."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from mlflow_adk_eval.cli.next_step import after_failure, command
+from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, json_option, store_option
+from mlflow_adk_eval.cli.output import print_json
+from mlflow_adk_eval.text import beginning, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from mlflow_adk_eval.runs.listed import RunRow
+
+_SHORTEST = 8
+_LONGEST = 40
+"""As many characters of a name are shown."""
+
+
+@click.command("runs", epilog=NO_VERDICT)
+@click.option("--experiment", metavar="NAME", help="List only runs of this experiment, by name or id. Default: all.")
+@click.option("--limit", type=COUNT, default=20, show_default=True, metavar="N", help="List at most this many runs, the latest.")
+@store_option
+@json_option
+def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None, as_json: bool) -> None:
+    """List the latest runs, to name one in another command.
+
+    Wherever a command takes a run, you can write its id, the beginning of its id, `latest`, `champion` or MODEL@ALIAS. MLflow's tags and metrics
+    fill the list: `gate` recomputes what it decides on.
+    """
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.console import console  # noqa: PLC0415
+    from mlflow_adk_eval.runs.listed import listed_runs  # noqa: PLC0415
+
+    with store_at(tracking_uri) as store:
+        rows = list(listed_runs(store.client, experiment, limit))
+    if as_json:
+        print_json([{**asdict(row), "started": row.started.isoformat(), "not_scored": _missing(row)} for row in rows])
+        return
+    if not rows:
+        click.echo("no evaluation is logged here\nnext: mlflow-adk-eval init")
+        return
+    console().print(_table(rows))
+    first = rows[0]
+    passed = first.verdict == "passed"
+    then = command("gate", first.run_id, tracking_uri=tracking_uri) if passed else after_failure(first.run_id, tracking_uri)
+    click.echo(f"next: {then}")
+
+
+def _table(rows: Sequence[RunRow]) -> Table:
+    """Return the list; a column that would say the same of all runs stands in the title."""
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    ids = [row.run_id for row in rows]
+    size = next(size for size in range(_SHORTEST, 33) if len({run_id[:size] for run_id in ids}) == len(set(ids)) or size == 32)  # noqa: PLR2004
+    eval_sets = {row.eval_set for row in rows}
+    columns = {
+        "run": [row.run_id[:size] for row in rows],
+        "name": [row.name for row in rows],
+        "verdict": [row.verdict for row in rows],
+        "cases passed": ["–" if row.pass_rate is None else f"{round(row.pass_rate * row.cases):,} of {row.cases:,}" for row in rows],
+        "missing": [_lacks(row) for row in rows],
+        "eval set": [row.eval_set for row in rows],
+        "started (UTC)": [f"{row.started:%m-%d %H:%M}" for row in rows],
+    }
+    title = f"{counted(len(rows), 'run')}, latest first"
+    if len(eval_sets) == 1:
+        title += f", of {columns.pop('eval set')[0]}"
+    if not any(columns["missing"]):
+        del columns["missing"]
+    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    cells = {heading: [beginning(text, _LONGEST) for text in texts] for heading, texts in columns.items()}
+    for heading, texts in cells.items():  # an identifier stays whole: rather a line is too long than a name in two
+        table.add_column(heading, no_wrap=True, min_width=max(map(len, (heading, *texts))))
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _missing(row: RunRow) -> int | None:
+    """Return the scores that a run should have and has not; ``None`` where it does not say."""
+    missing = [row.criteria[name].missing for name in row.deciding]
+    return None if None in missing else sum(one or 0 for one in missing)
+
+
+def _lacks(row: RunRow) -> str:
+    missing = _missing(row)
+    return "unknown" if missing is None else f"{missing:,} not scored" if missing else ""
