@@ -202,6 +202,8 @@ def test_nothing_is_wider_than_the_window(tab: Tab, width: int) -> None:
         frame = tab.show(html)
         frame.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
         assert frame.evaluate("document.documentElement.scrollWidth") <= width
+    labels = "[...document.querySelectorAll('td')].map(cell => getComputedStyle(cell, '::before').content)"
+    assert ("none" in frame.evaluate(labels)) == (width > 928)  # where the heads are out of sight, each value has its own
 
 
 CONTRAST = """() => {

@@ -69,8 +69,12 @@ def hostile(store: str, more: str = "more") -> str:
         {f"{number} {text[:200]}": [turn(text, text, (text[:60], {text[:60]: text}))] for number, text in enumerate(storable)}, OTHER
     )
 
-    def agent(text: str, _: Any) -> str:
-        return f"{text} and {more}"
+    def agent(text: str, _: Any) -> Any:
+        came = {
+            "tool_responses": [{"name": text[:60], "response": {text[:60]: text}}],
+            "intermediate_responses": [[text[:60], [{"text": text}]]],
+        }
+        return turn(text, f"{text} and {more}") | {"intermediate_data": came}
 
     config = {"criteria": {"response_match_score": 1.0, "tool_trajectory_avg_score": 1.0}}
     run = adk_eval.evaluate(cases, agent, config, experiment=OTHER, tracking_uri=store, run_name=ATTACKS[0], traces=False, ledger=False)

@@ -374,6 +374,7 @@ def test_hostile_texts_stay_texts(page: Any, view: View) -> None:
     for link in page.locator(".case .links a").evaluate_all("links => links.map(link => link.getAttribute('href'))")[:15]:
         page.goto(link)
         assert page.locator(".turn").count() == 1
+        assert page.locator(".transcript li").count() == 4
         assert page.evaluate("document.documentElement.scrollWidth") == SIZE["width"]
     page.goto(f"/compare?run={view.runs['hostile']}&run={view.runs['first']}&run={view.runs['hostile again']}&kind=all")
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
