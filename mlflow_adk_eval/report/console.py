@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -32,7 +33,7 @@ from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.gating.promotion.record import format_version
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.report import sentences
-from mlflow_adk_eval.report.findings import about, causes_of, sections
+from mlflow_adk_eval.report.findings import about, causes_of, sections, with_outage
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdict, Vote, explanation_of
 from mlflow_adk_eval.results.repeats import Repeats
@@ -52,8 +53,9 @@ _MAX_CASES = 6
 """How many cases are explained under their causes: with all else, a report shall fit on a screen."""
 _MAX_FLAKY = 10
 _MAX_RUNS = 10
-_LONGEST_NAME = 40
-"""How long a name may be that stays whole where there is little room; the longest of ADK's criteria has 38 characters."""
+_WIDE, _ROOMY, _LONGEST_NAME, _LONGEST_WORD = 140, 100, 40, 30
+"""From how many columns on a demand is on one line, and from how many its name is not broken; how long a line may be for that, and how much
+of a name stays whole on a narrower terminal."""
 _PAIRED_HEADINGS = ("baseline", "difference", "p")
 
 
@@ -100,8 +102,7 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     share = sentences.format_share(report.verdicts, report.num_runs)
     parts: list[RenderableType] = [part for case in report.cases for part in _case_view(report, case)] if detailed else []
     parts.append(_headline(report.verdict, f"{share} in {report.eval_set.eval_set_id}"))
-    parts += _causes_view(report)
-    parts += [Text(outage, style="bold red")] if outage else []
+    parts += _causes_view(report, outage)
     parts.append(_criteria_view(report))
     parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
     parts += [
@@ -113,7 +114,7 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
 
 def decision_view(decision: Decision) -> RenderableType:
     """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
-    parts: list[RenderableType] = [checks_view(decision.checks)] if decision.checks else []
+    parts: list[RenderableType] = [_Checks(decision.checks)] if decision.checks else []
     parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
     parts += [_indented_line(f"- {reason}", 2) for reason in decision.reasons]
     parts += [Text(f"waived: {_line(waiver)}", style="yellow") for waiver in decision.waived]
@@ -125,16 +126,18 @@ def _headline(verdict: Verdict, what: str) -> Text:
     return Text.assemble((what, "bold"), " · verdict: ", (verdict, f"bold {_COLOURS[verdict]}"))
 
 
-def _causes_view(report: Report) -> Iterator[RenderableType]:
+def _causes_view(report: Report, outage: str) -> Iterator[RenderableType]:
     if not report.cases:
         yield Text("  the eval set has no cases, so there is nothing to evaluate")
     causes = causes_of(report)
-    for cause, cases in sections(causes.found[:_MAX_CAUSES], partial(about, report), _MAX_CASES):
+    found, outage = with_outage(causes.found, outage)
+    for cause, cases in sections(found[:_MAX_CAUSES], partial(about, report), _MAX_CASES):
         yield _indented_line(str(cause), 2, _COLOURS[cause.verdict])
         yield from (_indented_line(f"- {line}", 4) for line in cases)
     more = [counted(len(causes.found) - _MAX_CAUSES, "more cause")] if len(causes.found) > _MAX_CAUSES else []
     more += [f"{counted(causes.unread, 'more case run')} that did not pass"] if causes.unread else []
     yield from (Text(f"  and {one}", style="dim") for one in more)
+    yield from [Text(outage, style="bold red")] if outage else []
 
 
 def _indented_line(text: str, indent: int, style: str = "") -> Padding:
@@ -204,20 +207,32 @@ def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> Rendera
     return Group(*map(Text, lines), *([table] if contents.models else []), *unfinished_lines, *more)
 
 
-def checks_view(checks: Sequence[Check]) -> Table:
-    """Return a table with a row for each demand; the numbers of comparisons have columns of their own where there are any."""
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """A table with a row for each demand, as wide as what it is printed on."""
+
+    checks: Sequence[Check]
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> Iterator[Table]:
+        yield _checks_table(self.checks, options.max_width)
+
+
+def _checks_table(checks: Sequence[Check], width: int) -> Table:
+    """Return the table; the numbers of comparisons have columns of their own where there are any."""
     paired = _PAIRED_HEADINGS if any(check.baseline is not None for check in checks) else ()
     table = Table(title="Checks", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    rows = [_check_cells(check) for check in checks]
+    rows = [_check_cells(check, " " if width >= _WIDE else "\n") for check in checks]
     # Names stay whole where other columns can wrap instead.
-    longest = min(_LONGEST_NAME, max((len(word) for cells in rows for word in cells["demand"].split()), default=0))
+    lines = [line for cells in rows for line in cells["demand"].splitlines()]
+    whole = width >= _ROOMY and all(len(line) <= _LONGEST_NAME for line in lines)
+    longest = min(_LONGEST_WORD, max((len(word) for line in lines for word in line.split()), default=0))
     for heading in ("verdict", "demand", "value", *paired, "cases"):
         numbers = heading in ("p", "cases")
         table.add_column(
             heading,
             justify="right" if numbers else "left",
             overflow="fold",
-            no_wrap=numbers or heading == "verdict",
+            no_wrap=numbers or heading == "verdict" or (heading == "demand" and whole),
             min_width=longest if heading == "demand" else None,
         )
     for cells in rows:
@@ -225,12 +240,14 @@ def checks_view(checks: Sequence[Check]) -> Table:
     return table
 
 
-def _check_cells(check: Check) -> dict[str, str]:
+def _check_cells(check: Check, between: str) -> dict[str, str]:
     interval = "" if check.low is None or check.high is None else f" ({check.low:.3g} to {check.high:.3g})"
     paired = check.baseline is not None
+    measure = f"{check.slice}: {check.measure}" if check.slice else check.measure
+    between = between if len(measure) + len(check.demand) >= _LONGEST_NAME else " "
     return {
         "verdict": f"[{_COLOURS[check.verdict]}]{check.verdict}[/]",
-        "demand": escape(" ".join(filter(None, (f"{check.slice}:" if check.slice else "", check.measure, check.demand)))),
+        "demand": escape(f"{measure}{between}{check.demand}"),
         "value": sentences.format_checked(check) + ("" if paired else interval),
         "baseline": format_number(check.baseline, ""),
         "difference": ("" if check.difference is None else f"{check.difference:+.4g}") + interval if paired else "",

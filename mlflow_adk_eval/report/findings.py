@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset.conversation import TurnPair
@@ -26,8 +26,8 @@ _MOST_NAMED = 5
 _LONGEST = 240
 _CELL = re.compile(r"(?:^|; )invocation \d+ of \d+: ")
 _WHERE = re.compile(r"^(?:the agent did not finish: |turn \d+: |.*\d votes are available, too few for a verdict: )+")
-_TIMES = re.compile(r" \(\d+ times\)(?:; |$)")
-"""How often a judge gave the same trouble, which differs from turn to turn; another trouble may follow."""
+_TIMES = re.compile(r" \(\d+ times\)(?:; |$)|; (?=\d+ answers of )")
+"""How often a judge gave the same trouble, which differs from turn to turn, or the beginning of another trouble."""
 _VARYING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8,}", re.IGNORECASE)
 """Numbers and ids, in which two messages of one cause differ."""
 _BY_TEXT = frozenset({"response_match_score", "exact_match", "bleu", "rouge"})
@@ -96,7 +96,22 @@ def gathered(cases: Iterable[tuple[int, str, Iterable[Finding]]]) -> list[Cause]
             cause.names |= {criterion} if criterion else set()
             if (not cause.places or cause.places[-1] != place) and len(cause.places) < _MOST_PLACES:
                 cause.places.append(place)
-    return sorted(causes.values(), key=lambda cause: (-len(cause.eval_ids), cause.verdict != "failed", -len(cause.names)))
+    return sorted(causes.values(), key=_rank)
+
+
+def _rank(cause: Cause) -> tuple[int, bool, int]:
+    return -len(cause.eval_ids), cause.verdict != "failed", -len(cause.names)
+
+
+def with_outage(causes: Sequence[Cause], outage: str) -> tuple[Sequence[Cause], str]:
+    """Return causes with those that an outage explains as one, which says it in full, and the outage if it explains none."""
+    explained = [cause for cause in causes if outage and cause.text.removesuffix("…") in outage]
+    if not explained:
+        return causes, outage
+    ids, names = ({each for cause in explained for each in getattr(cause, kind)} for kind in ("eval_ids", "names"))
+    places = sorted({place for cause in explained for place in cause.places})[:_MOST_PLACES]
+    whole = replace(explained[0], text=outage, eval_ids=ids, names=names, places=places)
+    return sorted([whole, *(cause for cause in causes if cause not in explained)], key=_rank), ""
 
 
 def about(report: Report, place: int) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from mlflow_adk_eval.report import sentences
-from mlflow_adk_eval.report.findings import Cause, about, causes_of, sections
+from mlflow_adk_eval.report.findings import Cause, about, causes_of, sections, with_outage
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, causes_of_lines, flaky_of, totals
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import verdict_of
@@ -77,6 +77,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     criteria = [summary for summary in report.summaries().values() if summary.threshold is not None or summary.evaluated or summary.errored]
     heads = ("criterion", "mean", "threshold", "pass rate", "evaluated", "errored")
     causes = causes_of(report)
+    found, outage = with_outage(causes.found, outage)
     runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
     share = sentences.format_share(report.verdicts, report.num_runs)
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
@@ -84,7 +85,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     parts = [
         f"**{share}** in {for_mlflow(report.eval_set.eval_set_id)}{runs} · verdict: **{report.verdict}**{links}",
         f"**Attention**: {for_mlflow(outage)}" if outage else "",
-        _causes(causes.found, partial(about, report), _MAX_NOTE_CASES, for_mlflow),
+        _causes(found, partial(about, report), _MAX_NOTE_CASES, for_mlflow),
         f"and {counted(causes.unread, 'more case run')} that did not pass" if causes.unread else "",
         f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
         _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
@@ -150,13 +151,14 @@ def step_summary(
         simulating: what the models that simulated users took.
         notes: further sentences.
     """
-    verdict, outage = verdict_of((case.verdict for case in cases), missing=missing), sentences.format_outages(judging, simulating)
+    verdict = verdict_of((case.verdict for case in cases), missing=missing)
+    causes, outage = with_outage(causes_of_lines(cases), sentences.format_outages(judging, simulating))
     unknown = f", {missing} more did not finish" if missing else ""
     heads, numbers = ("criterion", "mean", "threshold", "passed"), ("mean", "threshold", "passed")
     parts = [
         f"### {MARKS[verdict]} ADK evaluation: {sentences.format_share([case.verdict for case in cases])}{unknown} · verdict: {verdict}",
         f"**Attention:** {plain(outage)}" if outage else "",
-        _causes(causes_of_lines(cases), lambda place: (cases[place].label, cases[place].why), _MAX_CASES, plain),
+        _causes(causes, lambda place: (cases[place].label, cases[place].why), _MAX_CASES, plain),
         _table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
         _table(
             ("flaky case", "runs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -76,6 +77,16 @@ def test_on_a_narrow_terminal_nothing_is_cut_off(width: int) -> None:
     text = "".join(screen_of(LIMIT, DROP, width=width))
     assert "…" not in text
     assert "undecided" in text
+
+
+def test_at_100_columns_each_name_is_whole_and_no_value_reads_like_the_number_that_it_missed() -> None:
+    name = "rubric_based_final_response_quality_v1"
+    missed = replace(LIMIT, verdict="failed", measure=name, value=0.79999, low=None, high=None)
+    lines = screen_of(missed, replace(DROP, slice="", measure=name, value=0.79999), width=100)
+    assert sum(name in line for line in lines) == 2
+    assert lines[1].split() == ["verdict", "demand", "value", "baseline", "difference", "p", "cases"]
+    assert lines[3].split()[2:] == ["0.79999", "39"]
+    assert max(map(len, lines)) <= 100
 
 
 def test_no_word_is_lost_from_a_line_with_control_characters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
