@@ -7,6 +7,7 @@ terminal; `html.compare` puts the same words into a page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -18,7 +19,8 @@ from rich.text import Text
 from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, Flip
 from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.report.html.page import Words, on_one_line
-from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict
+from mlflow_adk_eval.report.sentences import format_scored, format_share
+from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict, verdict_of
 from mlflow_adk_eval.text import counted, format_number, listed
 
 HEADINGS: dict[Flip, str] = {
@@ -37,7 +39,9 @@ _COUNTS: dict[Flip, tuple[str, str]] = {
 _MOST_NAMED = 20
 _MOST_CASES, _MOST_CAUSES = 20, 6
 _LONGEST_NAME = 25
-_WIDTHS = {"p (Holm)": 13, "cases": 7}
+_PARTS = re.compile(rf".{{1,{_LONGEST_NAME}}}$|.{{1,{_LONGEST_NAME - 1}}}_|.{{1,{_LONGEST_NAME}}}")
+"""What stands on one line of a name: as much as has room, up to the end of a word."""
+_WIDTHS = {"p (Holm)": 13, "cases": 9}
 _STYLES = {"better": "green", "worse": "red"}
 
 
@@ -175,13 +179,17 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
     def line(text: str) -> str:
         return on_one_line(words(text))
 
-    sides = (("first", comparison.before), ("second", comparison.after))
-    parts: list[RenderableType] = [Text(line(f"{comparison.before.name} → {comparison.after.name}"), style="bold")]
-    parts += [Text(f"attention: {line(f'the {which} run: {text}')}", style="yellow") for which, side in sides for text in side.warnings]
+    sides = (("A", comparison.before), ("B", comparison.after))
+    parts: list[RenderableType] = []
+    for letter, side in sides:
+        results = side.cases.results
+        share = f"{format_share(results.verdicts, side.num_runs)} · verdict: {verdict_of(results.verdicts)}"
+        parts.append(Text.assemble((f"{letter}  {line(side.name)}", "bold"), f"  {share}"))
+    parts += [Text(f"attention: {letter}: {line(text)}", style="yellow") for letter, side in sides for text in side.warnings]
     others = [one for one in comparison.differences if not one.intended]
     parts += [Text("The agent is not the only difference:", style="yellow")] if others else []
     parts += [Text("  - " + line(f"{one.about}: {one.before or 'nothing'} → {one.after or 'nothing'}")) for one in others]
-    parts += [_deltas(comparison, words), Text(headline(comparison), style="bold")]
+    parts.append(Text(headline(comparison), style="bold"))
     for flip in FLIPS:
         cases = [case for case in comparison.cases if case.flip == flip]
         parts += _cases(HEADINGS[flip], cases, words, _STYLES.get(flip, "yellow"), most=None if every else _MOST_CASES)
@@ -190,6 +198,9 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
     elif count := len(comparison.shifted):
         verdicts = "case kept its verdict" if count == 1 else "cases kept their verdicts"
         parts.append(Text(f"{count} {verdicts} with different scores; --all lists them", style="dim"))
+    parts.append(_deltas(comparison, words))
+    if any(delta.lacking for delta in comparison.deltas):
+        parts.append(Text("Means and differences are over the cases that have a score in both runs.", style="yellow"))
     parts += [Text(f"note: {line(note)}", style="dim") for note in format_pairing(comparison)]
     return Group(*parts)
 
@@ -197,21 +208,30 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
 def _deltas(comparison: Comparison, words: Words) -> Table:
     """Return the means in a table that fits into 88 columns: the interval is below the difference, and the verdict below the p-value."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    longest = max((len(name_of(delta)) for delta in comparison.deltas), default=0)
-    table.add_column("", overflow="fold", width=min(longest, _LONGEST_NAME))
-    for heading in ("before", "now", f"difference,\nbounds {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
-        number = heading in ("before", "now")
+    table.add_column(
+        "", overflow="fold", min_width=min(_LONGEST_NAME, max((len(name_of(delta)) for delta in comparison.deltas), default=0))
+    )
+    for heading in ("A", "B", f"difference,\nbounds {100 * comparison.confidence:g}%", "p (Holm)", "cases"):
+        number = heading in ("A", "B")
         table.add_column(heading, justify="right", overflow="fold", no_wrap=number, max_width=_WIDTHS.get(heading))
     for delta in comparison.deltas:
         verdict = verdict_on(delta, comparison.confidence)
         styled = f"[{_STYLES[verdict]}]{verdict}[/]" if verdict in _STYLES else verdict
+        known = delta.cases + delta.only_before, delta.cases + delta.only_after
+        scored = [format_scored(count, delta.cases + delta.lacking).replace(" scored", "\nscored") for count in known]
+        before, after = (
+            f"{format_value(delta, value)}\n[yellow]{lacks}[/]" if lacks else format_value(delta, value)
+            for value, lacks in zip((delta.before, delta.after), scored, strict=True)
+        )
         table.add_row(
-            escape(words(name_of(delta))),
-            format_value(delta, delta.before),
-            format_value(delta, delta.after),
+            escape("\n".join(_PARTS.findall(words(name_of(delta))))),
+            before,
+            after,
             f"{format_difference(delta)}\n{format_interval(delta)}".rstrip(),
             f"{format_p_value(delta)}\n{styled}",
-            format_cases(delta),
+            f"{delta.cases:,}"
+            + (f" of {delta.cases + delta.lacking:,}" if delta.lacking else "")
+            + (f" ({delta.partial:,} not in every run)" if delta.partial else ""),
             style="" if delta.decides else "dim",
         )
     return table

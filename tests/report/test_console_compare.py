@@ -32,7 +32,7 @@ def printed(found: Comparison, *, every: bool = False) -> str:
 
 def test_it_tells_numbers_flips_and_causes() -> None:
     text = printed(comparison())
-    assert "monday → tuesday" in text
+    assert re.match(r"A  monday  3 of 3 cases passed · verdict: passed\nB  tuesday  1 of 3 cases passed · verdict: failed\n", text)
     assert "Of 3 cases in both runs, 1 now fails, 1 changed to or from undecided" in text
     assert "  lamp  passed → failed" in text
     assert "    - tool_trajectory_avg_score turn 1: switch is called with $.room = 'all', was 'hall' (expected 'hall')" in text
@@ -44,7 +44,7 @@ def test_it_says_what_else_differs_and_warns() -> None:
     lax, strict = (score(cases, {"a": [turn("hi", "hello")]}, {"criteria": {"response_match_score": at}}) for at in (0.5, 0.6))
     side = replace(compared_run(lax, "lax"), warnings=("the run was killed",))
     text = printed(compared(side, compared_run(strict, "strict")))
-    assert "attention: the first run: the run was killed" in text
+    assert "attention: A: the run was killed" in text
     assert "The agent is not the only difference:\n  - Config $.criteria.response_match_score.threshold: 0.5 → 0.6" in text
 
 
@@ -84,10 +84,14 @@ def test_no_text_is_a_command_to_the_terminal_or_its_markup() -> None:
 def test_the_numbers_fit_into_a_terminal_of_88_columns() -> None:
     found, screen = comparison(), io.StringIO()
     Console(file=screen, width=88).print(comparison_view(found, Texts({}).words))
-    numbers = screen.getvalue().partition("Of 3 cases")[0]
+    numbers = screen.getvalue().partition("Of 3 cases")[2]
     assert re.search(r"bounds 95% +p \(Holm\) +cases", numbers)
     assert re.search(r"cases *\n", numbers)
-    assert "before)" in numbers
+    assert re.search(
+        r"rubric_based_final_ +1 +1 +0 +1\.000 +2 of 3 *\n *response_quality_v1 +2 of 3 +−1 to \+1 +the same over *\n +scored +2 of 3 cases",
+        numbers,
+    )
+    assert "Means and differences are over the cases that have a score in both runs." in numbers
     assert [delta.name for delta in found.deltas[1:] if len(delta.name) <= 25 and delta.name not in numbers] == []
 
 
@@ -98,7 +102,7 @@ def test_no_digit_is_cut_off(width: int, monkeypatch: pytest.MonkeyPatch, capsys
     found = comparison()
     one = replace(found.deltas[0], name="tool_trajectory_avg_score", before=0.03906, after=0.03683, low=-0.00428, high=-0.000143, cases=11)
     console().print(comparison_view(replace(found, deltas=(found.deltas[0], one)), Texts({}).words))
-    text = capsys.readouterr().out.partition("Of 3 cases")[0]
+    text = capsys.readouterr().out.partition("Of 3 cases")[2]
     last = text[text.index("0.03906") :]
     assert "0.03683" in last
     assert re.search(r"\b11\b", last)
