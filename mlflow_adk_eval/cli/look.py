@@ -215,7 +215,8 @@ def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
 
 
 def _power_table(analysis: PowerAnalysis) -> Table:
-    from rich.markup import escape  # noqa: PLC0415 - as above
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
+    from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
     def number(value: float | None) -> str:
@@ -223,10 +224,11 @@ def _power_table(analysis: PowerAnalysis) -> Table:
 
     confidence, power = (f"{100 * share:.4g} %" for share in (analysis.confidence, analysis.power))
     title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "detectable drop", "drop to detect", "cases needed"):
         named = heading == "measure"
-        table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named)
+        longest = max(map(len, heading.split()))
+        table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named, min_width=longest)
     for need in analysis.needs:
         table.add_row(
             escape(need.measure),

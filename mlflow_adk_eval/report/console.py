@@ -173,7 +173,13 @@ def repeats_view(repeats: Repeats) -> RenderableType:
         chances.add_column(heading, justify="right")
     for line in sentences.pass_hat_lines(repeats):
         chances.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.bounds)
-    spreads = Table(caption="standard deviations over the cases with a score in every run", caption_justify="left")
+    spreads = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        caption="standard deviations over the cases with a score in every run",
+        caption_justify="left",
+    )
     for heading in sentences.SPREAD_HEADINGS:
         spreads.add_column(heading, justify="left" if heading == "criterion" else "right", no_wrap=heading == "criterion")
     for criterion, *numbers in sentences.spread_lines(repeats):

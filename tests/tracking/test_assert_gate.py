@@ -57,7 +57,7 @@ def test_the_message_has_the_verdict_the_rules_and_the_worst_cases() -> None:
 
 
 def test_what_was_not_evaluated_is_not_enough() -> None:
-    with pytest.raises(AssertionError, match="UNDECIDED"):
+    with pytest.raises(AssertionError, match="verdict: undecided"):
         assert_gate(scored({"case_0000": ["answer 0"]}), {"rules": {TRAJECTORY: {"min": 0.1}}})
 
 
@@ -100,7 +100,8 @@ def test_the_evidence_of_a_report_is_that_of_the_run_it_would_be(store: str, jud
     logged = adk_eval.evaluate(EIGHT, answering(EIGHT), config, judge=judge, ledger=False, tracking_uri=store, traces=False, num_runs=2)
     run = MlflowStore(store).evidence(str(logged.run_id))
     same = evidence_of_report(replace(logged, run_id=None))
-    of_the_run = {"adk_eval.manifest_sha256", "adk_eval.agent.source_sha256"}  # a report does not know its agent's source
+    # A report does not know its agent's source.
+    of_the_run = {"adk_eval.manifest_sha256", "adk_eval.agent.source_sha256", "adk_eval.agent.source", "adk_eval.git"}
     assert {name: value for name, value in same.params.items() if name not in of_the_run} == {
         name: value for name, value in run.params.items() if name not in of_the_run
     }
