@@ -132,7 +132,7 @@ def _causes_view(report: Report, outage: str) -> Iterator[RenderableType]:
     causes = causes_of(report)
     found, outage = with_outage(causes.found, outage)
     for cause, cases in sections(found[:_MAX_CAUSES], partial(about, report), _MAX_CASES):
-        yield _indented_line(str(cause), 2, _COLOURS[cause.verdict])
+        yield _indented_line(f"{'✗' if cause.verdict == 'failed' else '?'} {cause}", 2, _COLOURS[cause.verdict])
         yield from (_indented_line(f"- {line}", 4) for line in cases)
     more = [counted(len(causes.found) - _MAX_CAUSES, "more cause")] if len(causes.found) > _MAX_CAUSES else []
     more += [f"{counted(causes.unread, 'more case run')} that did not pass"] if causes.unread else []

@@ -88,7 +88,7 @@ class Results:
         lines = list(self.lines.values())
         yield f"{format_share([line.verdict for line in lines])}", {"bold": True}
         for cause in causes_of_lines(lines)[:_MAX_CAUSES]:
-            yield seen(str(cause)), {"red" if cause.verdict == "failed" else "yellow": True}
+            yield f"cause: {seen(str(cause))}", {"red" if cause.verdict == "failed" else "yellow": True}
         found = totals(lines)
         widths = [
             max((len(text) for text in texts), default=0) for texts in zip(*((one.criterion, one.threshold) for one in found), strict=True)

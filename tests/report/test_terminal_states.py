@@ -113,10 +113,10 @@ def test_each_fits_on_a_screen_with_the_cause_first_and_no_name_broken(pages: st
     for state, lines in ((page.partition(",")[0], page.splitlines()[1:]) for page in pages.split("=== ")[1:]):
         assert len(lines) <= 32, f"with the id of the run and what to do next: 40: {state}"
         causes = {
-            "crash": "  ConnectionError: thermostat service timed out · 3 cases, 3 criteria",
-            "wrong judge": "  a judge stopped responding: 20 answers of the judge in a row could not be parsed",
-            "missing key": "  ValueError: No API key was provided.",
-            "regression": "  response_match_score below its threshold 0.8 · 8 cases, 1 criterion",
+            "crash": "  ? ConnectionError: thermostat service timed out · 3 cases, 3 criteria",
+            "wrong judge": "  ? a judge stopped responding: 20 answers of the judge in a row could not be parsed",
+            "missing key": "  ? ValueError: No API key was provided.",
+            "regression": "  ✗ response_match_score below its threshold 0.8 · 8 cases, 1 criterion",
             "pass": "",
         }
         assert lines[1].startswith(causes[state])

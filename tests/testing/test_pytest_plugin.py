@@ -193,6 +193,7 @@ class TestResults:
         assert "evals/home.evalset.json::curt UNDECIDED" in silent.stdout
         assert "curt - agent failed: " in silent.stdout
         assert "mean 0 of 1 scored  passed 0 of 1" in silent.stdout
+        assert "cause: the recording does not contain the case · 1 case, 2 criteria\n" in silent.stdout
         unknown = run(project, "-k", "greet", "--adk-config", "absent.json")
         assert "undecided: no threshold was missed, but something was not evaluated" in unknown.stdout, unknown.stdout
         assert "absent was NOT EVALUATED: invocation 1 of 1: the metric gave no score" in unknown.stdout
