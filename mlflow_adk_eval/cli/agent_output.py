@@ -29,6 +29,7 @@ from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.redact import redacted, secrets_of
 
 FOLDER = Path(".adk_eval", "agent_output")
+_VARIABLE = "MLFLOW_ADK_EVAL_AGENT_OUTPUT"
 _MOST = 5_000_000
 """How many bytes are kept, from the first on: a cause comes before what follows from it."""
 _FILES = 20
@@ -38,7 +39,7 @@ agent_output_option = click.option(
     type=click.Choice(["file", "show"]),
     default="file",
     show_default=True,
-    envvar="MLFLOW_ADK_EVAL_AGENT_OUTPUT",
+    envvar=_VARIABLE,
     help="Where your agent's prints and logs go: to a file in .adk_eval/agent_output, or to standard error.",
 )
 
@@ -75,14 +76,14 @@ class _Stream:
 
 
 @contextmanager
-def agent_output(where: str, *, log_level: str | None = None) -> Generator[AgentOutput]:
+def agent_output(where: str | None = None, *, log_level: str | None = None) -> Generator[AgentOutput]:
     """Keep what the code within writes out of what the command writes.
 
     Args:
-        where: ``file`` or ``show``. Under a debugger, it is shown.
+        where: ``file`` or ``show``; ``None``: as the environment says. Under a debugger, it is shown.
         log_level: below which no logger writes; ``None``: as the agent has it.
     """
-    shown = where == "show" or sys.gettrace() is not None
+    shown = (where or os.environ.get(_VARIABLE)) == "show" or sys.gettrace() is not None
     streams, hook, ended, home = (sys.stdout, sys.stderr), sys.breakpointhook, Event(), Path.cwd()
     with tempfile.TemporaryFile() as raw, ExitStack() as rest:
         fcntl.fcntl(raw, fcntl.F_SETFL, os.O_APPEND)

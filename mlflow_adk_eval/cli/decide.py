@@ -10,6 +10,7 @@ import click
 from cloup import Command
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.agent_output import agent_output
 from mlflow_adk_eval.cli.next_step import after_failure, after_pass, command
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
@@ -79,13 +80,17 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 
     # At once, so that a mistake in a name or file is one of usage and no undecided comparison.
     if agent is not None:
-        resolve_agent(agent_path(agent))
+        with agent_output():
+            resolve_agent(agent_path(agent))
     eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
 
     def reevaluate(request: ReevaluationRequest) -> str:
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
-        with progress_bar(f"evaluating {request.agent_version} again", shown=shown) as progress:
+        with (
+            agent_output() as aside,
+            progress_bar(f"evaluating {request.agent_version} again", shown=shown and not aside.shown, screen=aside.screens[1]) as progress,
+        ):
             again = adk_eval.make_reevaluator(
                 agent and agent_path(agent), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri, progress=progress
             )

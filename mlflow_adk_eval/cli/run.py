@@ -246,6 +246,12 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     if report.verdict == "failed":
         return f"{after_failure(report.run_id or '', tracking_uri)}, or mlflow-adk-eval view{at}"
     if report.verdict == "undecided":
+        from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
+
+        if any("api key" in cause.text.lower() for cause in causes_of(report).found):
+            return (
+                "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file; then run the same command"
+            )
         return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence

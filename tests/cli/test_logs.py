@@ -48,7 +48,7 @@ def agent(message):
     print("asked")
     logging.getLogger("shop").info("not important")
     logging.getLogger("shop").error("out of stock")
-    return "no"
+    raise ValueError("No API key was provided.")
 """
 
 
@@ -141,4 +141,6 @@ def test_the_file_is_named_where_a_run_does_not_pass_and_loggers_obey(
     (named,) = [line.removeprefix("agent output: ") for line in made.stdout.splitlines() if line.startswith("agent output: ")]
     kept = (tmp_path / named).read_text()
     assert ("out of stock" in kept, "not important" in kept, "asked" in kept, "asked" in made.stdout) == (True, False, True, False)
+    assert "ValueError: No API key was provided." in made.stdout.splitlines()[1], "the cause comes first"
+    assert made.stdout.splitlines()[-1].startswith("next: set the key of the agent's model, such as GOOGLE_API_KEY")
     assert logging.getLogger("shop").isEnabledFor(logging.DEBUG), "the option ends with its command"
