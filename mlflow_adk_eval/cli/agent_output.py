@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from threading import Event, Thread, get_ident
-from typing import Any, BinaryIO, TextIO, cast
+from typing import Any, TextIO, cast
 
 import click
 
@@ -109,13 +109,13 @@ def agent_output(where: str | None = None, *, log_level: str | None = None) -> G
                 with suppress(OSError, ValueError, AttributeError):  # the agent may have closed or replaced it
                     stream.flush()
             if isinstance(theirs[0], StringIO):
-                raw.write(theirs[0].getvalue().encode("utf-8", "replace"))
+                os.write(raw.fileno(), theirs[0].getvalue().encode("utf-8", "replace"))
             if ours:
                 sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", tuple(map(_Stream, ours, theirs)))
                 atexit.register(_leave, *theirs)  # before the agent's own exit handlers, which were registered earlier
             else:
                 sys.stdout, sys.stderr = streams
-            output.path = _kept(raw, home)
+            output.path = _kept(raw.fileno(), home)
             if sys.exception() and output.path:
                 if is_json():
                     LOGGER.info("the agent's output is kept", extra={"file": str(output.path)})
@@ -191,16 +191,15 @@ def _obey(log_level: str) -> None:
         logging.disable(logging.getLogger().level - 1)
 
 
-def _kept(raw: BinaryIO, home: Path) -> Path | None:
+def _kept(raw: int, home: Path) -> Path | None:
     """Write what came into a file below the working directory, and remove the oldest; return the file."""
     from mlflow_adk_eval.report.console import without_control  # noqa: PLC0415 - `--help` stays fast
 
-    raw.seek(0)
-    content = raw.read(_MOST)
+    content = os.pread(raw, _MOST, 0)  # threads of the agent may still write, and move where reading goes on
     if not content.strip():
         return None
     text = content.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    if raw.read(1) or len(content) == _MOST:
+    if len(content) == _MOST:
         text = text.rpartition("\n")[0] + f"\n… only the first {_MOST:,} bytes are kept\n"  # the last line may end within a secret
     path = FOLDER / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
