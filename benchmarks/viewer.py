@@ -1,7 +1,7 @@
 """How fluent the viewer is, beside MLflow's own pages: seconds to the first row of a page, and of a filter, over many runs and one of many turns.
 
-`python benchmarks/viewer.py` makes a store in a temporary folder (or the one named by ``--folder``, which is used again the next time) with 200 runs
-and one of 10,000 turns, starts the viewer and MLflow's server on it, and prints two tables: how long chromium takes until it shows the first row of
+`python benchmarks/viewer.py` makes a store in a temporary folder (or the one named by ``--folder``, which is used again the next time) with 200 runs,
+one of 10,000 turns and two of 2,000 turns that differ in every answer, starts the viewer and MLflow's server on it, and prints two tables: how long chromium takes until it shows the first row of
 each of their pages, and how long each answer of the viewer takes over HTTP. The first column is a page that nobody has asked for since the servers
 started, the second the median of some more.
 """
@@ -24,19 +24,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from differing import two_recordings
 from scale import CONFIG, TURNS_A_CASE, rows
 
 AGAIN, AGAIN_IN_BROWSER = 5, 2
 EXPERIMENT = "viewer"
 
 
-def filled(folder: Path, runs: int, turns: int) -> tuple[str, str]:
-    """Return the store with the runs, making it if it is not there, and the id of the large run."""
+COMPARED_TURNS = 2_000
+
+
+def filled(folder: Path, runs: int, turns: int) -> tuple[str, list[str]]:
+    """Return the store with the runs, making it if it is not there, and the ids of the large run and of the two that differ."""
     os.chdir(folder)
     known = folder / f"large-{runs}-{turns}"
     uri = f"sqlite:///{folder}/mlflow.db"
     if known.exists():
-        return uri, known.read_text()
+        return uri, known.read_text().split()
     import mlflow_adk_eval as adk_eval
     from mlflow_adk_eval.tracking.client import open_store
 
@@ -45,9 +49,10 @@ def filled(folder: Path, runs: int, turns: int) -> tuple[str, str]:
     few = rows(4, folder)
     for number in range(runs):
         adk_eval.evaluate(str(few), run_name=f"run {number:03}", **options)
-    run_id = adk_eval.evaluate(str(rows(turns // TURNS_A_CASE, folder)), run_name="large", **options).run_id
-    known.write_text(run_id or "")
-    return uri, run_id or ""
+    large = {"large": rows(turns // TURNS_A_CASE, folder), **dict(zip("AB", two_recordings(COMPARED_TURNS, folder), strict=True))}
+    run_ids = [adk_eval.evaluate(str(file), run_name=name, **options).run_id or "" for name, file in large.items()]
+    known.write_text(" ".join(run_ids))
+    return uri, run_ids
 
 
 @contextmanager
@@ -88,11 +93,13 @@ def mlflow_server(uri: str) -> Iterator[str]:
 Step = Callable[[Any], object]
 
 
-def in_browser(view: str, mlflow: str, uri: str, run_id: str, runs: int, turns: int) -> None:
+def in_browser(view: str, mlflow: str, uri: str, run_ids: list[str], runs: int, turns: int) -> None:
     """Print how long chromium takes to show the first row of a page, and of a filter, in the viewer and in MLflow."""
     from mlflow import MlflowClient
     from playwright.sync_api import sync_playwright
 
+    run_id, *others = run_ids
+    compared = f"{view}/compare?" + "&".join(f"run={other}" for other in others)
     experiment = MlflowClient(uri).get_run(run_id).info.experiment_id
     run, theirs = f"{view}/runs/{run_id}", f"{mlflow}/#/experiments/{experiment}"
 
@@ -111,6 +118,10 @@ def in_browser(view: str, mlflow: str, uri: str, run_id: str, runs: int, turns: 
         "viewer: its cases, filtered": (
             lambda page: page.goto(f"{run}?criterion=tool_trajectory_avg_score"),
             lambda page: page.locator("#results .case summary").first.wait_for(),
+        ),
+        f"viewer: two runs of {COMPARED_TURNS:,} turns, first case that differs": (
+            lambda page: page.goto(compared),
+            lambda page: page.locator(".case summary").first.wait_for(),
         ),
         f"MLflow: {runs} runs": (lambda page: page.goto(f"{theirs}/runs"), lambda page: page.locator(".ag-row a").first.wait_for()),
         "MLflow: filter by name": (
@@ -163,8 +174,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (given.folder or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        uri, run_id = filled(folder, given.runs, given.turns)
-        run = f"/runs/{run_id}"
+        uri, run_ids = filled(folder, given.runs, given.turns)
+        run = f"/runs/{run_ids[0]}"
+        compared = "/compare?" + "&".join(f"run={run_id}" for run_id in run_ids[1:])
         pages = {
             f"{given.runs} runs: first row": "/",
             "filter by verdict": "/?verdict=failed",
@@ -176,10 +188,12 @@ def main() -> None:
             "last page": f"{run}?page=9999",
             "another threshold": f"{run}?threshold.response_match_score=0.5",
             "one case": f"{run}/case?eval_id=case-0000007&run_index=0",
+            f"two runs of {COMPARED_TURNS:,} turns: names and progress": compared,
+            "the first cases that differ": f"{compared}&read=3",
         }
         print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n")
         with viewer(uri) as address, mlflow_server(uri) as mlflow:
-            in_browser(address, mlflow, uri, run_id, given.runs, given.turns)
+            in_browser(address, mlflow, uri, run_ids, given.runs, given.turns)
         print()
         with viewer(uri) as address:
             print("| page | first time, s | again, s | KB |\n|---|---|---|---|")
