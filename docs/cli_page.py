@@ -65,6 +65,8 @@ _INTRO = """\
 Every command and option of `mlflow-adk-eval`. `mlflow-adk-eval COMMAND --help` prints the same text.
 
 - Write option names with dashes or underscores: `--num-runs` and `--num_runs` are the same.
+- Where a command takes a run, write its id, at least four characters of the start of its id, `latest`, `champion` or
+  `MODEL@ALIAS`. See [how runs are named](../how_to/compare.md).
 - A command returns one of the [exit codes](exit_codes.md).
 - Some options have an [environment variable](environment.md) as their default.
 """

@@ -75,13 +75,14 @@ def _table(calibration: Calibration, confidence: float) -> Table:
     for name, criterion in calibration.criteria.items():
         labelled = {name: criterion} | {f"  {rubric_id}": rubric for rubric_id, rubric in criterion.rubrics.items()}
         for what, one in labelled.items():
-            for number, row in enumerate(_rows(one, confidence)):
+            for number, row in enumerate(rows_of(one, confidence)):
                 table.add_row("" if number else escape(what), *map(escape, row))
             table.add_section()
     return table
 
 
-def _rows(labelled: Labelled, confidence: float) -> Iterator[tuple[str, ...]]:
+def rows_of(labelled: Labelled, confidence: float = 0.95) -> Iterator[tuple[str, ...]]:
+    """Yield the name of each number, its value, its interval and the cells that it rests on; what is not there is left out at the end."""
     rates, corrected = labelled, labelled.corrected(confidence=confidence)
     counts = {"sensitivity": f"{rates.true_passes} of {rates.passes}", "specificity": f"{rates.true_failures} of {rates.failures}"}
     yield "labelled", str(rates.labelled)
@@ -107,11 +108,12 @@ def remarks(calibration: Calibration, confidence: float = 0.95) -> list[str]:
         # A criterion of which only rubrics are labelled has nothing to remark.
         parts: dict[str, Labelled] = {name: criterion} if criterion.labelled or not criterion.rubrics else {}
         parts |= {f"{name}, rubric {rubric_id}": rubric for rubric_id, rubric in criterion.rubrics.items()}
-        sentences += [f"{what}: {remark}" for what, part in parts.items() for remark in _remarks(part, confidence)]
+        sentences += [f"{what}: {remark}" for what, part in parts.items() for remark in remarks_of(part, confidence)]
     return sentences
 
 
-def _remarks(labelled: Labelled, confidence: float) -> Iterator[str]:
+def remarks_of(labelled: Labelled, confidence: float = 0.95) -> Iterator[str]:
+    """Yield what the numbers of a criterion or rubric do not tell."""
     rates, corrected = labelled, labelled.corrected(confidence=confidence)
     if isinstance(corrected, str):
         yield f"no corrected pass rate: {corrected}"

@@ -26,7 +26,7 @@ from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runtime import user_at_host
-from mlflow_adk_eval.store.reaching import created_once
+from mlflow_adk_eval.store.reaching import created_once, unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
@@ -294,6 +294,19 @@ class Labelling:
         if not same():
             created_once(lambda: client.log_assessment(trace_id, label), same, lambda _: None)
         self.labels[unit] = passed
+
+    def undo(self, unit: Unit) -> None:
+        """Delete the person's latest label of a unit, so that the one before counts again, if there is one."""
+        client, trace_id, name = TracingClient(self._client.tracking_uri), self._trace(unit), assessment_name(unit.criterion)
+        found = _labels(client.get_trace_info(trace_id))
+        mine = [one for one in found if (one.name, one.source.source_id) == (name, self._labeller)]
+        mine.sort(key=lambda one: one.last_update_time_ms or 0)
+        with unless_absent():
+            for last in mine[-1:]:
+                client.delete_assessment(trace_id, last.assessment_id or "")
+        self.labels.pop(unit, None)
+        if len(mine) > 1 and isinstance(mine[-2].value, bool):
+            self.labels[unit] = mine[-2].value
 
 
 def _labels(info: TraceInfo) -> Iterator[Feedback]:

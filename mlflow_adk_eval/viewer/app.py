@@ -5,6 +5,7 @@ Each page is read and rendered in a thread, one at a time: what a run holds is r
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -26,13 +27,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset import dumps
-from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.report.html.page import Texts, source
 from mlflow_adk_eval.runs.listed import RunRow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_AT_ONCE, MOST_COMPARED, compare_page, reading_page
-from mlflow_adk_eval.viewer.labelling import label_page, labelled
+from mlflow_adk_eval.viewer.labelling import label_page, labelled, labelled_unit
 from mlflow_adk_eval.viewer.listing import runs_page
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
 from mlflow_adk_eval.viewer.registry import Registry
@@ -193,7 +194,10 @@ class Viewer:
         opened = self._opened(request)
         judged, labelling = self.store.labelling(opened.row.run_id, self.options.labeller)
         context = label_page(opened, judged, labelling, query_of(request), Texts(self._secrets))
-        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, **context)
+        uri = self.store.tracking_uri
+        at = f" --tracking-uri {shlex.quote(without_credentials(uri))}" if uri else ""
+        command = f"mlflow-adk-eval calibrate {opened.row.run_id} -o calibration.json{at}"
+        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, command=command, **context)
 
     async def take_label(self, request: Request) -> Response:
         """Keep a label, and show the next cell."""
@@ -208,6 +212,9 @@ class Viewer:
     @_locked
     def _keep_label(self, request: Request) -> Response:
         form, run_id, labeller = request.state.form, self._opened(request).row.run_id, self.options.labeller
+        if form.get("undo"):
+            self.store.unlabel(run_id, labeller, labelled_unit(self.store.labelling(run_id, labeller)[1], form["undo"]))
+            return RedirectResponse(query_of(request)(last=""), 303)
         unit, passed, reason = labelled(self.store.labelling(run_id, labeller)[1], form)
         self.store.label(run_id, labeller, unit, passed=passed, reason=reason)
         return RedirectResponse(query_of(request)(last=form["cell"]), 303)

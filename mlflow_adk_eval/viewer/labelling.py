@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mlflow_adk_eval.analysis.calibration.labels import Unit
+from mlflow_adk_eval.analysis.calibration.judge_error import FEWEST
+from mlflow_adk_eval.analysis.calibration.labels import Label, Unit, opinions_of
 from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.calibration import JudgedRun
+from mlflow_adk_eval.gating.calibration import JudgedRun, criteria_of
+from mlflow_adk_eval.report.calibration import remarks_of, rows_of
 from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.report.html.report import case_views
 from mlflow_adk_eval.tracking.calibrate import Labelling
@@ -20,6 +22,26 @@ from mlflow_adk_eval.viewer.query import Query
 from mlflow_adk_eval.viewer.store import OpenRun
 
 _TURNS_BEFORE = 10
+QUESTIONS: Mapping[str, str] = {
+    "final_response_match_v2": "Does the answer say what was expected?",
+    "hallucinations_v1": "Does the answer claim only what the agent knew?",
+    "safety_v1": "Is the answer safe?",
+    "response_evaluation_score": "Is the answer coherent?",
+    "per_turn_user_simulator_quality_v1": "Does the simulated user behave as planned?",
+    "rapid_eval_fluency": "Is the answer well written?",
+    "rapid_eval_coherence": "Is the answer coherent?",
+    "rapid_eval_safety": "Is the answer safe?",
+    "rapid_eval_groundedness": "Does the answer claim only what its context says?",
+    "rapid_eval_fulfillment": "Does the answer follow the instructions?",
+    "rapid_eval_summarization_quality": "Is the summary good?",
+    "rapid_eval_summarization_helpfulness": "Does the summary help?",
+    "rapid_eval_summarization_verbosity": "Is the length of the summary right?",
+    "rapid_eval_question_answering_quality": "Is the question answered well?",
+    "rapid_eval_question_answering_relevance": "Is the answer about the question?",
+    "rapid_eval_question_answering_helpfulness": "Does the answer help?",
+    "rapid_eval_question_answering_correctness": "Is the answer correct?",
+}
+"""What a person is asked about a turn, by criterion; for any other, whether it passes."""
 _LONGEST_REASON = 5_000
 
 
@@ -48,9 +70,11 @@ def label_page(opened: OpenRun, judged: JudgedRun, labelling: Labelling, query: 
         "skip": Query(query.path, [*query.params, ("skip", key_of(unit))])(last="") if unit else "",
         "again": query(last="", skip=""),
         "last": last,
+        "last_key": key_of(last) if last else "",
         "last_label": last and labelling.labels[last],
         "last_judged": last and judged.units.judged[last],
         "longest": _LONGEST_REASON,
+        "calibrated": _calibrated(judged, labelling, whole=unit is None),
         **(_shown(opened, judged, unit, texts) if unit else {}),
     }
 
@@ -61,12 +85,33 @@ def labelled(labelling: Labelling, form: Mapping[str, str]) -> tuple[Unit, bool,
     Raises:
         UsageError: if it is about no cell, or says neither pass nor fail.
     """
-    unit = next((unit for unit in labelling.units if key_of(unit) == form.get("cell")), None)
-    if unit is None:
-        raise UsageError("No judge decided this turn and criterion in this run.")
+    unit = labelled_unit(labelling, form.get("cell", ""))
     if form.get("label") not in ("pass", "fail"):
         raise UsageError(f"Found the label {form.get('label', '')!r}; wanted pass or fail.")
     return unit, form["label"] == "pass", form.get("reason", "").strip()[:_LONGEST_REASON]
+
+
+def labelled_unit(labelling: Labelling, key: str) -> Unit:
+    """Return the cell of a key.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    unit = next((unit for unit in labelling.units if key_of(unit) == key), None)
+    if unit is None:
+        raise UsageError("No judge decided this turn and criterion in this run.")
+    return unit
+
+
+def _calibrated(judged: JudgedRun, labelling: Labelling, *, whole: bool) -> dict[str, tuple[list[tuple[str, ...]], list[str]]]:
+    """Return the numbers of each criterion by this person's labels, as `calibrate` computes them.
+
+    Those come once as many labels are there as a corrected pass rate takes, or nothing is left to label, which is `whole`.
+    """
+    labels = [Label(unit=unit, passed=passed, labeller="") for unit, passed in labelling.labels.items() if unit in judged.units.judged]
+    found = criteria_of([judged], judged.units, opinions_of(labels), "your labels") if labels else {}
+    ready = {name: one for name, one in found.items() if whole or min(one.passes, one.failures) >= FEWEST}
+    return {name: ([(*row, "", "", "")[:4] for row in rows_of(one)], list(remarks_of(one))) for name, one in ready.items()}
 
 
 def key_of(unit: Unit) -> str:
@@ -80,12 +125,21 @@ def _shown(opened: OpenRun, judged: JudgedRun, unit: Unit, texts: Texts) -> dict
     case = opened.case(opened.place(unit.eval_id, unit.run_index))
     index = unit.invocation_index or 0
     (view,) = case_views(opened.report, [case], texts, slice(max(index - _TURNS_BEFORE, 0), index + 1))
-    *before, turn = (replace(turn, verdict=None, cells=(), information="") for turn in view.turns)
+    # What differs from the expectation is what the judge may have gone by: the labeller is to see it without a hint.
+    *before, turn = (
+        replace(turn, verdict=None, cells=(), information="", steps=tuple(replace(step, good=True, label="") for step in turn.steps))
+        for turn in view.turns
+    )
     settings = judged.documents.config.criteria_of(unit.eval_id)[unit.criterion]
     rubrics = settings.rubrics if isinstance(settings, RubricSettings) else ()
+    listed = [texts.words(rubric.rubric_content.text_property or "") for rubric in rubrics]
+    question = QUESTIONS.get(unit.criterion, f"Does this turn pass {texts.line(unit.criterion)}?")
+    if listed:
+        question = f"Is this true? {listed[0]}" if len(listed) == 1 else "Is all of this true?"
     return {
+        "question": question,
         "label": view.label,
         "turn": turn,
         "before": before,
-        "rubrics": [texts.words(rubric.rubric_content.text_property or "") for rubric in rubrics],
+        "rubrics": listed if len(listed) > 1 else [],
     }

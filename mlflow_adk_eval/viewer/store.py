@@ -244,6 +244,12 @@ class RunStore:
         with reaching_mlflow("The label could not be saved"):
             labelling.add(unit, passed=passed, reason=reason)
 
+    def unlabel(self, run_id: str, labeller: str, unit: Unit) -> None:
+        """Take a person's latest label of a unit back; errors are those of `label`."""
+        _, labelling = self.labelling(run_id, labeller)
+        with reaching_mlflow("The label could not be removed"):
+            labelling.undo(unit)
+
     def compared(self, run_id: str, other: str) -> Comparison:
         """Return what changed from one run to another.
 

@@ -402,10 +402,14 @@ def test_ten_labels_of_a_person_calibrate_the_judge_and_the_gate_relies_on_them(
     page.get_by_role("link", name="Label", exact=True).click()
     page.get_by_role("link", name=f"{MATCH} ").first.click()
     check_with_axe(browser, page.url)
-    said: list[bool] = []
+    assert page.get_by_role("heading", name="Does the answer say what was expected?").is_visible()
+    buttons = page.get_by_role("button", name="Pass")
+    place, said = buttons.bounding_box(), list[bool]()
     while len(said) < 10 or min(said.count(True), said.count(False)) < 5:
-        assert "it is" not in page.locator("main").inner_text().partition("Turn")[2], "the judge's reason"
-        answer = page.locator(".sheet:not(details .sheet):not([aria-labelledby]) .side .text").last.inner_text()
+        assert "it is" not in page.locator(".asked").inner_text(), "the judge's reason"
+        assert page.locator(".asked :is(.off, .wrong, .badge, .mark, mark)").count() == 0, "what differs"
+        assert buttons.bounding_box() == place, "the buttons stay where they are"
+        answer = page.locator(".asked > .sheet .side .text").last.inner_text()
         before = page.locator("input[name=cell]").input_value()
         if len(said) < 10 or said.count(deserves(answer)) < 5:
             if not said:
@@ -415,13 +419,27 @@ def test_ten_labels_of_a_person_calibrate_the_judge_and_the_gate_relies_on_them(
             page.keyboard.press("p" if said[-1] else "f")
             page.get_by_role("heading", name=f"Your last label: {'pass' if said[-1] else 'fail'}").wait_for()
             page.wait_for_function("before => document.querySelector('input[name=cell]')?.value !== before", arg=before)
-            assert page.locator("[role=status]").inner_text().startswith(f"{len(said)} of 20 verdicts labelled")
+            page.wait_for_load_state()  # only then it listens to keys
+            assert page.locator("[role=status]").inner_text().startswith(f"{len(said)} of 20 labelled, {20 - len(said)} left")
+            if len(said) == 1:  # taken back, the same turn is asked again
+                page.keyboard.press("u")
+                page.wait_for_function("before => document.querySelector('input[name=cell]')?.value === before", arg=before)
+                page.wait_for_load_state()  # only then it listens to keys
+                assert page.locator("[role=status]").inner_text().startswith("0 of 20 labelled, 20 left")
+                page.keyboard.press("p" if said[-1] else "f")
+                page.wait_for_function("before => document.querySelector('input[name=cell]')?.value !== before", arg=before)
+                page.wait_for_load_state()  # only then it listens to keys
         else:
             page.keyboard.press("s")
             page.wait_for_url(f"**skip={before}**")
+            page.wait_for_load_state()  # only then it listens to keys
     check_with_axe(browser, page.url)
     found = adk_eval.calibrate(run_id, tracking_uri=labelled.uri)
     judged = found.criteria[MATCH]
+    agreed = page.locator(".agreed")
+    assert f"calibrate {run_id} -o calibration.json" in agreed.inner_text()
+    rows = [row.locator("th, td").all_inner_texts()[:2] for row in agreed.locator("tbody tr").all()]
+    assert rows[:2] == [["labelled", str(len(said))], ["agreement", f"{judged.rates.agreement:.0%}"]]
     assert (found.labels.count, judged.rates.labelled) == (len(said), len(said))
     assert (judged.rates.passes, judged.rates.failures) == (said.count(True), said.count(False))
     (tmp_path / "calibration.json").write_text(found.dumps())
