@@ -91,11 +91,12 @@ class Texts:
     def __init__(self, secrets: Mapping[str, str]) -> None:
         """Hide `secrets`, each behind what stands in its place."""
         self._secrets = secrets
-        # Most rationales are the same sentences, and parsing one takes long. Most lines are the same names of criteria.
+        # Most rationales are the same sentences, and parsing one takes long; most texts are names of criteria and tools, or expected ones.
         self._rationale = lru_cache(10_000)(rationale_html)
         self.line = lru_cache(1_000)(self._line)
+        self.words = lru_cache(1_000)(self._words)
 
-    def words(self, text: str) -> str:
+    def _words(self, text: str) -> str:
         r"""Return a text that is fit to be shown.
 
         >>> Texts({"s3cret-42": "[KEY]"}).words("key s3cret-42\u202e!")
