@@ -205,7 +205,7 @@ def _kept(raw: int, home: Path) -> Path | None:
     try:
         (home / FOLDER).mkdir(parents=True, exist_ok=True)
         write_file(home / path, without_control(redacted(text, secrets_of())))
-        for old in sorted((home / FOLDER).glob("*.txt"))[:-_FILES]:
+        for old in sorted((home / FOLDER).glob("2*-*-*.txt"))[:-_FILES]:
             old.unlink(missing_ok=True)
     except (OSError, AdkEvalError):  # a folder that takes nothing must not cost the evaluation
         return None
