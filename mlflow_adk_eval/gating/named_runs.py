@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean, shown
-from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.store.reaching import existing
@@ -95,6 +94,8 @@ def _latest(store: MlflowStore, model_id: str | None) -> Any:
 
 def _promoted(store: MlflowStore, named: str, model: str | None) -> Any:
     """Return the run by which an alias was set, as its claim log and its promotion record have it."""
+    from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass  # noqa: PLC0415 - with which all of the gate would be imported
+
     name, _, alias = named.removeprefix("models:/").rpartition("@")
     if not name:
         holders = [model] if model else [each for each in store.models() if alias in store.model(each).aliases]

@@ -93,7 +93,8 @@ def talker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_what_was_recorded_scores_like_the_agent(home: Path) -> None:
     recorded = invoke("record", *HOME, "-o", "home.recording.json")
-    assert (recorded.exit_code, recorded.stdout) == (0, "home.recording.json: 11 conversations, 16 turns\n")
+    then = "next: mlflow-adk-eval score home_automation.evalset.json --actual home.recording.json"
+    assert (recorded.exit_code, recorded.stdout) == (0, f"home.recording.json: 11 conversations, 16 turns\n{then}\n")
     assert (
         invoke("validate", "home.recording.json").stdout
         == "home.recording.json: recording, 11 conversations on 11 cases of home_automation\n"
@@ -135,6 +136,7 @@ def test_failed_conversations_are_recorded_and_named_with_3(talker: str, tmp_pat
         "talks.json: 4 conversations, 6 turns",
         "  - fails (run 1): turn 2: RuntimeError: no model",
         "  - fails (run 2): turn 2: RuntimeError: no model",
+        "next: mlflow-adk-eval score talks.evalset.json --actual talks.json",
     ]
     scored = invoke("score", "talks.evalset.json", "--actual", "talks.json")
     assert scored.exit_code == 2
