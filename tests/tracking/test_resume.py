@@ -201,7 +201,7 @@ class Evaluation:
         traces = self.client.search_traces(locations=[run.info.experiment_id], run_id=run_id, max_results=500)
         table = json.loads((folder / "invocations.json").read_text())
         return {
-            "status": (run.info.status, *(run.data.tags[f"adk_eval.{name}"] for name in ("status", "verdict", "trace_count"))),
+            "status": (run.info.status, *(run.data.tags[f"adk_eval.{name}"] for name in ("status", "verdict"))),
             "metrics": {name: value for name, value in run.data.metrics.items() if not name.startswith("judge/")},
             "answers": sum(run.data.metrics[f"judge/{name}"] for name in ("calls", "reused", "shared")),
             "params": {
