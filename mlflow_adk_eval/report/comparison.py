@@ -137,8 +137,8 @@ def format_p_value(delta: Delta) -> str:
 def format_cases(delta: Delta) -> str:
     """Return how many cases a delta rests on, and how many lack a value."""
     lacking = (
-        (delta.only_before, "only before"),
-        (delta.only_after, "only now"),
+        (delta.only_before, "only in A"),
+        (delta.only_after, "only in B"),
         (delta.neither, "in neither"),
         (delta.partial, "not in every run"),
     )

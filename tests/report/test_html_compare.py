@@ -39,10 +39,10 @@ def test_the_page_says_what_flipped_and_why() -> None:
 
 def test_both_runs_stand_side_by_side_with_their_differences_marked() -> None:
     html = page(comparison())
-    assert re.search(r"Answer before</span><div[^>]*>the lamp in the hall is <del>off</del> now", html)
-    assert re.search(r"Answer now</span><div[^>]*>the lamp in the hall is <ins>on</ins> now", html)
+    assert re.search(r"Answer in A</span><div[^>]*>the lamp in the hall is <del>off</del> now", html)
+    assert re.search(r"Answer in B</span><div[^>]*>the lamp in the hall is <ins>on</ins> now", html)
     assert re.search(r"<del>hall</del>.*<ins>all</ins>", html, re.DOTALL)
-    assert 'Call now <span class="wrong">not called before</span>' in html
+    assert 'Call in B <span class="wrong">not called before</span>' in html
     assert "Expected call" in html
 
 
