@@ -167,7 +167,6 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
         "page": page,
         "alone": alone,
         "cases": [] if matrix else [_case(row, sides, texts, alone=alone) for row in page.items],
-        "most_turns": TURNS_A_PAGE,
     }
 
 
