@@ -114,7 +114,8 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
 
 def decision_view(decision: Decision) -> RenderableType:
     """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
-    parts: list[RenderableType] = [_Checks(decision.checks)] if decision.checks else []
+    parts = list[RenderableType]()
+    parts += [_Checks(decision.checks)] if decision.checks else []
     parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
     parts += [_indented_line(f"- {reason}", 2) for reason in decision.reasons]
     parts += [Text(f"waived: {_line(waiver)}", style="yellow") for waiver in decision.waived]
