@@ -84,6 +84,7 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "upload": ("upload nowhere STORE", 64),
     "register": ("register RUN lights STORE", UNWRITTEN),
     "view": ("view --port 0 --no-browser STORE", UNWRITTEN),
+    "runs": ("runs STORE", UNWRITTEN),
     "report": ("report RUN -o report.html STORE", UNWRITTEN),
     "compare": ("compare RUN RUN STORE", UNWRITTEN),
     "power": ("power RUN --detect 0.2 STORE", UNWRITTEN),
