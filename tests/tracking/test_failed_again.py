@@ -58,7 +58,7 @@ def test_only_what_failed_is_run_and_the_run_says_so(store: str, earlier: str) -
     assert list(report.config.case_criteria) == ["two"]
     run = MlflowClient(store).get_run(report.run_id)
     assert run.data.params["adk_eval.failed_of"] == earlier
-    assert re.fullmatch(rf"numbers · \d\d:\d\d \(failed of {earlier[:8]}\)", run.info.run_name)
+    assert re.fullmatch(rf"numbers · \d\d:\d\d \(failed of {earlier[:8]}\)", run.info.run_name or "")
     again = adk_eval.evaluate(SET, agent(), CONFIG, failed=report.run_id, experiment="numbers", tracking_uri=store)
     assert [found.eval_id for found in again.cases] == ["three"]
     with pytest.raises(adk_eval.UsageError, match="every case passed in run"):
