@@ -220,7 +220,7 @@ class _Checks:
 
     checks: Sequence[Check]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:  # noqa: ARG002 - rich's signature
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         yield _checks_table(self.checks, options.max_width)
 
 
