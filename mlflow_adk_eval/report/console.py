@@ -259,7 +259,7 @@ def _check_cells(check: Check, between: str) -> dict[str, str]:
         "baseline": format_number(check.baseline, ""),
         "difference": ("" if check.difference is None else f"{check.difference:+.4g}") + interval if paired else "",
         "p": format_number(check.p_value, "") if paired else "",
-        "cases": str(check.cases),
+        "cases": sentences.format_cases(check),
     }
 
 

@@ -216,6 +216,6 @@ def _check_cells(check: Check) -> tuple[str, ...]:
         format_number(check.baseline, ""),
         difference,
         "" if check.p_value is None else f"{check.p_value:.3g}",
-        str(check.cases),
+        sentences.format_cases(check),
         f"{MARKS[check.verdict]} {check.verdict}",
     )

@@ -71,6 +71,11 @@ def format_checked(check: Check) -> str:
     return format_number(check.value, "", unlike=float(bound[0]) if bound else None)
 
 
+def format_cases(check: Check) -> str:
+    """Return the number of cases that a check rests on, and of how many where some have no score."""
+    return f"{check.cases} of {check.cases + check.missing}" if check.missing else str(check.cases)
+
+
 def format_scored(scored: int, planned: int) -> str:
     """Return how many of the planned scores a number rests on; empty where it rests on all.
 

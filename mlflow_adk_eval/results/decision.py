@@ -29,6 +29,8 @@ class Check:
     """A sentence with the numbers."""
     cases: int
     """The number of cases it rests on."""
+    missing: int = 0
+    """The number of cases that should count as well and have no score."""
     value: float | None = None
     low: float | None = None
     """The confidence interval of the value or, in a comparison, of the difference; there, each bound holds at the confidence."""

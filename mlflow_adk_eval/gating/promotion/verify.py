@@ -40,7 +40,7 @@ from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.runs.manifest import sha256
 from mlflow_adk_eval.signing.keys import DECISION, ENVELOPE, PAYLOAD_TYPE, read_statement
 
-_NUMBERS = ("cases", "value", "low", "high", "baseline", "difference", "p_value", "needed")
+_NUMBERS = ("cases", "missing", "value", "low", "high", "baseline", "difference", "p_value", "needed")
 
 
 def differences(then: Decision, today: Decision) -> list[str]:

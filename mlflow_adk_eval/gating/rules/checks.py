@@ -46,6 +46,7 @@ _MOST_HINTS = 10
 """So many unknown cases are compared with all that there are: that takes longer than everything else."""
 _LARGE = 1e12
 """From here on, nobody wants to count digits."""
+_TURN = re.compile(r"^turn \d+: ")
 _FAILED_ITEM = re.compile(r"^- ✗ .*", re.MULTILINE)
 
 
@@ -126,16 +127,18 @@ def check_thresholds(report: Report) -> Iterator[Check]:
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
         sign = 1 if summary.greater_is_better else -1
-        deciding = below = unscored = scored = 0
-        last = ""
+        deciding = below = unscored = planned = scored = 0
+        last = last_scored = ""
         worst: list[tuple[float, int, CaseResult]] = []
         for case, result in report.cases.of(name):
             if not result.decides:  # a criterion may decide some cases and be mere information on the others
                 continue
             deciding += 1
             unscored += result.passed is None
-            if result.score is not None and (case.eval_id != last or not scored):
-                scored, last = scored + 1, case.eval_id
+            if case.eval_id != last or not planned:
+                planned, last = planned + 1, case.eval_id
+            if result.score is not None and (case.eval_id != last_scored or not scored):
+                scored, last_scored = scored + 1, case.eval_id
             if result.passed is False:
                 below += 1
                 worst.append(((result.score or 0.0) * sign, below, case))
@@ -154,7 +157,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
             verdict = "passed"
             finding = f"{_case_runs(report, deciding)} reached the threshold {threshold} (mean {summary.mean:.4g})"
         reason, demand = f"{name}: {finding}", f"threshold {threshold}"
-        yield Check(measure=name, demand=demand, verdict=verdict, reason=reason, cases=scored, value=summary.mean)
+        yield Check(measure=name, demand=demand, verdict=verdict, reason=reason, cases=scored, missing=planned - scored, value=summary.mean)
 
 
 def _deciding(report: Report) -> list[CriterionSummary]:
@@ -177,10 +180,14 @@ def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
 
 def unevaluated(report: Report) -> list[str]:
     """Return what has no score although it was to have one, by the run's own account."""
-    unfinished = (case for case in report.cases if case.conversation.error)
+    unfinished: dict[str, Few] = {}  # what stops many cases, such as a service that is down, is one finding
+    for case in report.cases:
+        if case.conversation.error:
+            error = _first_line(_TURN.sub("", case.conversation.error))
+            unfinished.setdefault(error, Few()).add([report.label(case)])
     untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
     problems = [
-        *few(f"{report.label(case)}: the agent did not finish: {_first_line(case.conversation.error)}" for case in unfinished),
+        *few(f"{cases}: the agent did not finish: {error}" for error, cases in unfinished.items()),
         *few(f"{report.label(case)}: no criterion applies" for case in untouched),
     ]
     for summary in _deciding(report):
@@ -192,9 +199,9 @@ def unevaluated(report: Report) -> list[str]:
                     for case, result in report.cases.of(summary.criterion)
                     if getattr(result.counts, word)
                     for index, cell in enumerate(result.per_invocation)
-                    if isinstance(cell, kind)
+                    if isinstance(cell, kind) and not (case.conversation.error and case.conversation.error in reason_of(cell))
                 )
-                examples = "; ".join(few(cells, limit=_MAX_EXAMPLES))
+                examples = "; ".join(few(cells, limit=_MAX_EXAMPLES)) or "the agent did not finish"
                 problems.append(f"{summary.criterion}: {count} of {planned} scores {word}, so they are missing: {examples}")
     return problems
 

@@ -116,8 +116,8 @@ def test_a_run_that_was_not_evaluated_everywhere_is_undecided() -> None:
     assert decision.verdict == "undecided"
     assert decision.reasons == (
         "lights: the agent did not finish: the model is down",
-        f"{TRAJECTORY}: 1 of 5 scores errored, so they are missing: lights, turn 2: the agent did not finish: the model is down",
-        f"{RESPONSE}: 1 of 5 scores errored, so they are missing: lights, turn 2: the agent did not finish: the model is down",
+        f"{TRAJECTORY}: 1 of 5 scores errored, so they are missing: the agent did not finish",
+        f"{RESPONSE}: 1 of 5 scores errored, so they are missing: the agent did not finish",
     )
 
 
