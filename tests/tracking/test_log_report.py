@@ -55,7 +55,8 @@ def test_a_logged_report_is_a_run_as_evaluate_makes_it_and_the_gate_accepts_it(u
     ours = of(logged(scored()).run_id)
     theirs = of(evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="evaluated").run_id)
     assert ours.data.metrics == theirs.data.metrics
-    assert without(ours.data.params, "model_id", "manifest") == without(theirs.data.params, "model_id", "manifest")
+    of_the_agent = ("model_id", "manifest", "agent.source")
+    assert without(ours.data.params, *of_the_agent) == without(theirs.data.params, *of_the_agent)
     assert ours.data.tags.keys() == theirs.data.tags.keys()
     assert (ours.data.tags["adk_eval.status"], ours.data.tags["adk_eval.agent_version"]) == ("complete", "lights")
     client = MlflowClient()
@@ -102,7 +103,7 @@ def test_an_open_run_keeps_its_name_its_note_its_tables_and_stays_open(uri: str)
         assert "still running" in gate(mine.info.run_id, raise_on_failure=False).reasons[0]
     said = run.data.tags
     assert (run.info.run_name, said["mlflow.source.name"], said["team"]) == ("mine", "train.py", "lights")
-    assert said["mlflow.note.content"].startswith("my note\n\n**passed**: 3 of 3")
+    assert said["mlflow.note.content"].startswith("my note\n\n**3 of 3 cases passed**")
     assert [table["path"] for table in json.loads(said["mlflow.loggedArtifacts"])] == ["mine.json", "adk_eval/invocations.json"]
     assert (said["mlflow.runType"], said["adk_eval.status"], said["adk_eval.verdict"]) == ("genai_evaluate", "complete", "passed")
     assert "mlflow.parentRunId" not in said
@@ -162,7 +163,7 @@ def test_what_mlflow_cannot_take_is_kept_and_finished_later(uri: str, tmp_path: 
         assert upload(tmp_path / mine.info.run_id) == mine.info.run_id
     run = of(mine.info.run_id)
     assert run.info.status == "FINISHED"
-    assert run.data.tags["mlflow.note.content"].startswith("my note\n\n**passed**")
+    assert run.data.tags["mlflow.note.content"].startswith("my note\n\n**3 of 3 cases passed**")
     assert run.data.tags["mlflow.note.content"].count("**passed**") == 1
     assert gate(mine.info.run_id).verdict == "passed"
 
