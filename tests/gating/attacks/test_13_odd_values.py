@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import audit
-from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.policy.load import load_policy, parse_policy
 from mlflow_adk_eval.gating.registry import MlflowStore, claims_experiment
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import TRAJECTORY, Lab, changed, decide_on, eval_set_of, evidence_of, report_of
@@ -119,7 +119,7 @@ def test_a_metric_that_looks_like_a_criterion_is_told(name: str) -> None:
         "criteria": {TRAJECTORY: 1.0, name: 0.0},
         "custom_metrics": {name: {"code_config": {"name": "tests.gating.attacks.test_04_policy.length_of"}}},
     }
-    decision = decide_on(evidence_of(report_of(config=config)), load_policy({"rules": {name: {"min": 0.9}}}))
+    decision = decide_on(evidence_of(report_of(config=config)), parse_policy({"rules": {name: {"min": 0.9}}}, "policy"))
     assert decision.verdict == "undecided"
     assert decision.reasons[0] == f"the name of the custom metric {name!a} imitates the criterion response_match_score"
 
