@@ -59,7 +59,7 @@ class LogArgs(TypedDict, total=False):
     experiment: str | None
     """The MLflow experiment, by name or id; ``None``: the active one."""
     run_name: str | None
-    """The name of the MLflow run; ``None``: the eval set and the agent version."""
+    """The name of the MLflow run; ``None``: the agent and the time."""
     traces: TraceLimit
     """The most traces to log: of all turns or, if there are more, only of turns that did not pass; ``failed``: only of those, at most
     2,000; ``True``: of all turns; ``False``: none."""

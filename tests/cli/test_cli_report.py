@@ -53,7 +53,8 @@ def test_the_report_is_saved_byte_by_byte(store: str, tmp_path: Path) -> None:
     run_id = logged(store)
     file = tmp_path / "night.html"
     result = invoke("report", run_id, "-o", file, "--tracking-uri", store)
-    assert (result.exit_code, result.stdout) == (0, f"{file}: the report of run {run_id}\n")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"{file}: the report of run {run_id}")
+    assert f"open: {file.as_uri()}" in result.stdout
     assert file.read_bytes() == HTML.encode()
 
 

@@ -150,7 +150,7 @@ def test_the_command_exits_with_3_when_the_judge_is_down(
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == 3
-    assert "final_response_match_v2 was not evaluated" in " ".join(capsys.readouterr().out.split())
+    assert "? a judge stopped responding: the judge returned only failures for" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_budget_ends_in_undecided_and_is_never_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,9 @@ def test_a_logged_page_lies_beside_the_evidence_which_stays_valid(runs: tuple[st
     path = f"adk_eval_compare/{bad.run_id}.html"
     where = f"http://127.0.0.1:5000/#/experiments/{experiment_id(store, EXPERIMENT)}/runs/{good.run_id}/artifacts/{path}"
     told = [f"logged: {where}", f"  served by: mlflow ui --backend-store-uri {store}"]
-    assert (result.exit_code, result.stdout.splitlines()[-2:]) == (0, told)
+    *_, where, served, following = result.stdout.splitlines()
+    assert (result.exit_code, [where, served]) == (0, told)
+    assert following == f"next: mlflow-adk-eval gate {good.run_id} --tracking-uri {store}"
     page = Path(MlflowClient(store).download_artifacts(good.run_id, path))
     assert "2 now pass" in page.read_text(encoding="utf-8")
     assert gate(good.run_id or "", tracking_uri=store).evidence_sha256 == before.evidence_sha256
