@@ -214,10 +214,8 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
     """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
     decision = adk_eval.verify(model, version, alias=chosen, **options)
-    title, then = (
-        f"{f'version {version}' if version else chosen} of {model}, verified",
-        command("audit", model, tracking_uri=options["tracking_uri"]),
-    )
+    then = command("audit", model, tracking_uri=options["tracking_uri"])
+    title = f"{f'version {version}' if version else chosen} of {model}, verified"
     show_decision(decision, as_json=as_json, title=title, then=then)
 
 
