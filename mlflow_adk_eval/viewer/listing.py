@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.report.sentences import format_mean, format_missing
-from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.report.sentences import format_mean, format_missing, format_threshold
+from mlflow_adk_eval.results.outcomes import WORST_FIRST
 from mlflow_adk_eval.runs.listed import MOST_RUNS, Number, RunRow
 from mlflow_adk_eval.viewer.query import Choice, Facet, Query, filtered, link, paged
 from mlflow_adk_eval.viewer.registry import Holder, Registry
@@ -22,8 +22,6 @@ from mlflow_adk_eval.viewer.store import greater_is_better
 _RUNS_A_PAGE = 50
 _MOST_COLUMNS, _MOST_TAGS = 5, 5
 _WORDS = {"avg", "score", "v1", "v2", "based", "input"}
-VERDICTS: tuple[Verdict, ...] = ("failed", "undecided", "passed")
-ORDER: Mapping[str, int] = {verdict: rank for rank, verdict in enumerate(VERDICTS)}
 
 
 def short(criterion: str) -> str:
@@ -129,7 +127,12 @@ _TOKENS = _of_criterion("token_usage_v1", lambda number: f"{number.mean or 0:,.0
 _SECONDS = _of_criterion("invocation_duration_v1", lambda number: seconds(number.mean or 0.0))
 _RUN_COLUMNS = (
     Column(key="started", title="Run", kind="run", value=lambda row: row.started),
-    Column(key="verdict", title="Verdict", kind="verdict", value=lambda row: ORDER.get(row.verdict, -1)),
+    Column(
+        key="verdict",
+        title="Verdict",
+        kind="verdict",
+        value=lambda row: WORST_FIRST.index(row.verdict) if row.verdict in WORST_FIRST else -1,
+    ),
     Column(
         key="pass_rate",
         title="Cases passed",
@@ -233,7 +236,6 @@ def comparisons(row: RunRow, champion: tuple[Holder, RunRow] | None, baseline: R
 def _criterion_column(name: str, rows: Sequence[RunRow]) -> Column:
     thresholds = [row.criteria[name].threshold or 0.0 for row in rows if name in row.criteria]
     least, most = min(thresholds), max(thresholds)
-    threshold = f"{'≥' if greater_is_better(name) else '≤'} {least:g}" + (f" to {most:g}" if least != most else "")
-
+    threshold = format_threshold(least, greater_is_better=greater_is_better(name)) + (f" to {most:g}" if least != most else "")
     read = _of_criterion(name, lambda number: format_mean(number.mean, number.threshold))
     return Column(key=name, title=short(name), kind="criterion", full=name, threshold=threshold, **read)

@@ -9,9 +9,10 @@ from string import ascii_uppercase
 from typing import Literal
 
 from mlflow_adk_eval.report.sentences import format_mean, format_scored, format_threshold
-from mlflow_adk_eval.results.outcomes import PlannedCriterion, Verdict, mean, verdict_of
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, PlannedCriterion, Verdict, mean, verdict_of
 from mlflow_adk_eval.text import format_number
-from mlflow_adk_eval.viewer.query import Paged, Query, link, paged
+from mlflow_adk_eval.viewer.pages import case_link
+from mlflow_adk_eval.viewer.query import Paged, Query, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
 ROWS_A_PAGE = 50
@@ -127,7 +128,7 @@ def matrix_of(sides: Sequence[OpenRun], query: Query, eval_ids: Collection[str] 
         ids.sort(key=ranks.__getitem__, reverse=order.startswith("-"))
         ids.sort(key=lambda eval_id: ranks[eval_id][0] == _ABSENT)
     else:
-        ids.sort(key=lambda eval_id: min(("failed", "undecided", "passed").index(one[eval_id]) for one in verdicts if eval_id in one))
+        ids.sort(key=lambda eval_id: min(WORST_FIRST.index(one[eval_id]) for one in verdicts if eval_id in one))
     heads: list[Head] = []
     for name in names:
         one = next(of_side[name] for of_side in summaries if name in of_side and of_side[name].threshold is not None)
@@ -207,7 +208,7 @@ def _row(
         )
     latest = max(number for number, one in enumerate(verdicts) if eval_id in one)
     worst = min(scores[latest][eval_id].values(), key=_rank)
-    return Row(eval_id, tuple(one.get(eval_id) for one in verdicts), _address(sides[latest], worst.place), tuple(cells))
+    return Row(eval_id, tuple(one.get(eval_id) for one in verdicts), case_link(sides[latest], worst.place), tuple(cells))
 
 
 def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | None:
@@ -235,10 +236,5 @@ def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | 
         change=change,
         better=bool(gain and gain > 0),
         about=about,
-        href=_address(side, one.place),
+        href=case_link(side, one.place),
     )
-
-
-def _address(side: OpenRun, place: int) -> str:
-    case = side.report.cases[place]
-    return link(f"/runs/{side.row.run_id}/case", eval_id=case.eval_id, run_index=case.run_index)
