@@ -10,21 +10,18 @@ from string import ascii_uppercase
 from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.compare import CaseChange, Comparison
-from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE
+from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn, TurnChange
+from mlflow_adk_eval.report import comparison as wording
 from mlflow_adk_eval.report.comparison import (
     HEADINGS,
     format_counts,
-    format_difference,
-    format_interval,
-    format_over,
     format_pairing,
     format_score,
     format_verdicts,
     headline,
     name_of,
-    verdict_on,
 )
 from mlflow_adk_eval.report.html.compare import LOOKS, CaseView, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
@@ -160,7 +157,9 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
         "facts": [(name, values) for name, values in facts.items() if len(set(values)) > 1],
         "shared": [(name, values[0]) for name, values in facts.items() if len(set(values)) == 1 and values[0]],
         "scores": list(_scores(opened, comparisons)),
-        "confidence": f"{100 * comparisons[0].confidence:g}",
+        "wording": wording,
+        "looks": LOOKS,
+        "confidence": comparisons[0].confidence,
         "kinds": kinds,
         "criteria": criteria,
         "matrix": matrix,
@@ -170,26 +169,16 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """What a run came to, over all that it has a score for, and how that differs from the first run where both have one."""
+def _scores(
+    opened: Sequence[OpenRun], comparisons: Sequence[Comparison]
+) -> Iterator[tuple[str, list[tuple[str, str, Delta | None] | None]]]:
+    """Yield each number that decides with what it is in each run, what is missing behind it, and how it differs from the first run.
 
-    value: str
-    lacks: str
-    """What is missing behind the value; empty where nothing is."""
-    difference: str = ""
-    verdict: str = ""
-    look: str = ""
-    interval: str = ""
-    over: str = ""
-    """How many of the cases the difference is about; empty where it is about all, or the verdict says it."""
-
-
-def _scores(opened: Sequence[OpenRun], comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Number | None]]]:
-    """Yield each number that decides with what it is in each run; the share of cases that passed comes first."""
+    The share of cases that passed comes first.
+    """
     summaries = [one.report.summaries() for one in opened]
     for known in {delta.name: delta for one in comparisons for delta in one.deltas if delta.decides}.values():
-        cells: list[Number | None] = []
+        cells: list[tuple[str, str, Delta | None] | None] = []
         for number, (run, summary) in enumerate(zip(opened, summaries, strict=True)):
             verdicts, of_name = run.report.verdicts, summary.get(known.name)
             if known.name == CASE_RATE:
@@ -202,18 +191,7 @@ def _scores(opened: Sequence[OpenRun], comparisons: Sequence[Comparison]) -> Ite
                 continue
             else:
                 value, lacks = format_mean(of_name.mean, of_name.threshold), format_scored(of_name.scored, of_name.planned)
-            found = Number(value=value, lacks=lacks)
-            if number and (delta := comparisons[number - 1].delta(known.name)):
-                verdict, over = verdict_on(delta, comparisons[number - 1].confidence), format_over(delta)
-                found = replace(
-                    found,
-                    difference=format_difference(delta) if delta.difference else "",
-                    verdict=verdict,
-                    look=LOOKS.get(verdict, ""),
-                    interval=format_interval(delta),
-                    over="" if over in verdict else over,
-                )
-            cells.append(found)
+            cells.append((value, lacks, comparisons[number - 1].delta(known.name) if number else None))
         yield name_of(known), cells
 
 

@@ -48,7 +48,8 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         against: the run with which the matrix compares it.
     """
     report, causes = opened.report, opened.causes
-    rows = [row for row in criterion_rows(report) if row[0].threshold is not None]
+    known = criterion_rows(report)
+    rows = [row for row in known if row[0].threshold is not None]
     clean = [row for row in rows if row[0].pass_rate == 1] if len(rows) > _MOST_ROWS else []
     places, tabs, narrowed = _places(opened, query)
     thresholds = _thresholds_asked(opened, query)
@@ -58,13 +59,10 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
     context: dict[str, Any] = {
         "report": report,
         "share": share_of(report),
-        "causes": [
-            (cause, texts.line(cause.text), texts.line(cause.example), _only(query, cause=number))
-            for number, cause in enumerate(causes.found[:_MOST_CAUSES], 1)
-        ],
+        "causes": causes.found[:_MOST_CAUSES],
         "causes_left_out": max(len(causes.found) - _MOST_CAUSES, 0),
         "unread": causes.unread,
-        "reasons": [] if causes.found else [texts.line(reason) for reason in report.first_reasons(_MOST_CAUSES)[0]],
+        "reasons": () if causes.found else report.first_reasons(_MOST_CAUSES)[0],
         "squares": _squares(opened, texts) if len(report.cases) <= _MOST_SQUARES else (),
         "segments": _segments(report.verdicts, query),
         "facts": run_facts(opened),
@@ -72,13 +70,12 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         "clean": clean,
         "decided": decided,
         "unreached": unreached,
-        "information": [row for row in criterion_rows(report) if row[0].threshold is None],
+        "information": [row for row in known if row[0].threshold is None],
         "chart_size": (WIDTH, HEIGHT),
         "then": _what_if(opened, thresholds) if thresholds else None,
         "case_link": case_link,
-        "missed_link": lambda criterion: _only(query, criterion=criterion),
-        "scores_link": partial(_scores_link, query),
-        "links_of": lambda criterion: partial(_scores_link, query, criterion),
+        "only": partial(_only, query),
+        "scores_link": lambda criterion: partial(_scores_link, query, criterion),
         "query": query,
         "tabs": tabs,
         "narrowed": narrowed,
