@@ -108,14 +108,13 @@ def _promoted(store: MlflowStore, named: str, model: str | None) -> Any:
     holder = store.holder(name, alias)
     if holder is None:
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
-    problem: Any = moved_by_hand(store, name, alias, holder)
-    if not problem:
-        recorded = recorded_pass(store, name, holder.number, alias, store.version(name, holder.number))
-        problem = recorded if isinstance(recorded, str) else next(iter(recorded.problems), "")
-        if not problem and not isinstance(recorded, str):
-            with existing(f"run {recorded.record.decision.run_id}"):
-                return store.client.get_run(recorded.record.decision.run_id)
-    raise UsageError(f"run {named!r} is unknown: {problem}")
+    found = moved_by_hand(store, name, alias, holder) or recorded_pass(
+        store, name, holder.number, alias, store.version(name, holder.number)
+    )
+    if isinstance(found, str) or found.problems:
+        raise UsageError(f"run {named!r} is unknown: {found if isinstance(found, str) else found.problems[0]}")
+    with existing(f"run {found.record.decision.run_id}"):
+        return store.client.get_run(found.record.decision.run_id)
 
 
 def _begun_with(store: MlflowStore, beginning: str) -> Any:
