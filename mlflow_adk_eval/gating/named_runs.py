@@ -62,11 +62,11 @@ def run_id_of(run: str | Report, store: MlflowStore, *, model: str | None = None
         found = _promoted(store, named, model)
     elif re.fullmatch(r"[0-9a-f]{4,31}", named):
         found = _begun_with(store, named)
+    elif re.fullmatch(r"[0-9a-f]{1,3}", named):
+        raise UsageError(f"run {shown(named)} is too short; {_WANTED}")
+    elif hint := did_you_mean(named, (LATEST, CHAMPION)):
+        raise UsageError(f"run {shown(named)} does not exist in this MLflow store. {hint}")
     else:
-        if hint := did_you_mean(named, (LATEST, CHAMPION)):
-            raise UsageError(f"run {shown(named)} does not exist in this MLflow store. {hint}")
-        if re.fullmatch(r"[0-9a-f]{1,3}", named):
-            raise UsageError(f"run {shown(named)} is too short; {_WANTED}")
         return named
     run_id = str(found.info.run_id)
     _logger.info("%s is run %s (%s)", run, run_id, _about(found), extra={"run_id": run_id})
