@@ -260,7 +260,7 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
 def test_a_run_is_all_that_gate_takes(lab: Lab, model: str) -> None:
     code, text = command(lab, "gate", Entrant(lab, model).run_id)
     assert code == 0
-    assert "PASSED" in text
+    assert "verdict: passed" in text
     assert isinstance(CliRunner().invoke(cli, ["gate", "verify", model]).exception, SystemExit), "a model is one argument too many"
 
 
