@@ -23,7 +23,7 @@ from mlflow_adk_eval.report.comparison import (
     headline,
     name_of,
 )
-from mlflow_adk_eval.report.html.compare import LOOKS, CaseView, case_view, state_of
+from mlflow_adk_eval.report.html.compare import LOOKS, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
 from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
 from mlflow_adk_eval.report.sentences import format_mean, format_scored
@@ -238,49 +238,34 @@ class SharedTurn:
     criteria: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedCase:
-    """What is shown of a case in all runs."""
+def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bool) -> dict[str, Any]:
+    """Return what is shown of a case in all runs.
 
-    row: CaseRow
-    states: tuple[tuple[str, str], ...]
-    """By run: the verdict, or ``flaky``, and the same in words."""
-    runs: tuple[int, ...]
-    """The index of the run of the case that is shown of each side."""
-    views: tuple[CaseView | None, ...]
-    """Of each later run beside the first."""
-    turns: tuple[SharedTurn, ...]
-    """Of three runs or more."""
-    left_out: int
-    """How many turns are not shown."""
-    latest: str
-    """*failed* or *undecided* if a later run is so, which keys jump to."""
-    because: tuple[tuple[str, str], ...]
-    """The first cause of each later run that changed, after its letter; one that several share stands once."""
-
-
-def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bool) -> SharedCase:
+    That is, by run, its verdict (or ``flaky``) with the same in words, and the index of the run of the case that is shown; of each later run,
+    its view beside the first and its first cause, after its letter, where one that several share stands once; of three runs or more, the turns.
+    Keys jump to a case that is *failed* or *undecided* in a later run, which is its ``latest``.
+    """
     known = [change for change in row.changes if change]
     most = max(len(change.turns) for change in known)
     cut = [replace(change, turns=change.turns[:TURNS_A_PAGE]) if change else None for change in row.changes]
     verdicts = [side.verdicts(row.eval_id) if row.eval_id in side.cases else () for side in sides]
-    views = tuple(case_view(change, texts) if change else None for change in cut)
+    views = [case_view(change, texts) if change else None for change in cut]
     because: dict[str, str] = {}
     for letter, view in zip(ascii_uppercase[1:], views, strict=False):
         of_case = view and next(chain(view.causes, *(causes for _, _, causes in view.changes)), None)
         if of_case:
             text = on_one_line(": ".join(filter(None, of_case)))
             because[text] = f"{because[text]}, {letter}" if text in because else letter
-    return SharedCase(
-        row=row,
-        states=tuple((state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts),
-        runs=(known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)),
-        views=views,
-        turns=() if alone else tuple(_turns(cut, texts)),
-        left_out=max(most - TURNS_A_PAGE, 0),
-        latest=verdict_of(chain.from_iterable(verdicts[1:])),
-        because=tuple((letters, text) for text, letters in because.items()),
-    )
+    return {
+        "row": row,
+        "states": [(state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts],
+        "runs": [known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)],
+        "views": views,
+        "turns": () if alone else tuple(_turns(cut, texts)),
+        "left_out": max(most - TURNS_A_PAGE, 0),
+        "latest": verdict_of(chain.from_iterable(verdicts[1:])),
+        "because": [(letters, text) for text, letters in because.items()],
+    }
 
 
 def _turns(changes: Sequence[CaseChange | None], texts: Texts) -> Iterator[SharedTurn]:
