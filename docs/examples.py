@@ -31,6 +31,7 @@ _VARYING = re.compile(
     r"(?P<id>\b(?:m-)?[0-9a-f]{32}\b)"
     r"|(?P<hash>\b(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,64}\b)"
     r"|(?P<date>\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d| UTC)?)?)"
+    r"|(?P<clock>(?<=· )\d\d:\d\d\b)"
     r"|(?P<file>\b\d{8}-\d{6}-\d+(?=\.txt\b))"
     r"|(?P<span>\b\d+(?:\.\d+)?(?= ?(?:ms|s|seconds|min|MB|KB|kB|bytes)\b))"
     r"|(?P<port>(?<=127\.0\.0\.1:)\d+|(?<=localhost:)\d+)"
@@ -216,7 +217,7 @@ class Session:
                     pattern += rf"(?P<id{next(self._numbers)}>(?:m-)?[0-9a-f]{{32}})"
                 case "hash":
                     pattern += rf"[0-9a-f]{{{len(one[0])}}}"
-                case "date" | "file":
+                case "date" | "clock" | "file":
                     pattern += re.sub(r"\d+", r"\\d+", re.escape(one[0]))
                 case _:
                     pattern += r"\d+(?:\.\d+)?"

@@ -97,8 +97,11 @@ def agent_output(where: str | None = None, *, log_level: str | None = None) -> G
         rest.enter_context(_heard(output.screens[1]))
         watch = Thread(target=_keep_small, args=(raw.fileno(), ended), daemon=True)
         watch.start()
-        if log_level:
-            _obey(log_level)
+        if log_level:  # whatever level the agent sets
+            logging.basicConfig(level=log_level.upper())
+            logging.getLogger().setLevel(log_level.upper())
+            if not is_json():  # whose own lines are of the level INFO
+                logging.disable(logging.getLogger().level - 1)
         try:
             yield output
         finally:
@@ -181,14 +184,6 @@ def _keep_small(number: int, ended: Event) -> None:
     while not ended.wait(0.5):
         if os.fstat(number).st_size > _MOST:
             os.ftruncate(number, _MOST)
-
-
-def _obey(log_level: str) -> None:
-    """Have loggers write from a level on, whatever level the agent sets."""
-    logging.basicConfig(level=log_level.upper())
-    logging.getLogger().setLevel(log_level.upper())
-    if not is_json():  # whose own lines are of the level INFO
-        logging.disable(logging.getLogger().level - 1)
 
 
 def _kept(raw: int, home: Path) -> Path | None:

@@ -192,11 +192,10 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
-    uri, then = compared["tracking_uri"], ""
-    if decision.passed and not as_json:
-        then = after_pass(decision.run_id, uri, policy=policy, model=compared["model"])
-    elif not as_json:
-        then = after_failure(decision.run_id, uri, decision.baseline_run_id)
+    run_id, uri, then = decision.run_id, compared["tracking_uri"], ""
+    if not as_json:
+        passed, before = decision.passed, decision.baseline_run_id
+        then = after_pass(run_id, uri, policy=policy, model=compared["model"]) if passed else after_failure(run_id, uri, before)
     show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 
 
@@ -214,10 +213,8 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
     """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
     decision = adk_eval.verify(model, version, alias=chosen, **options)
-    title, then = (
-        f"{f'version {version}' if version else chosen} of {model}, verified",
-        command("audit", model, tracking_uri=options["tracking_uri"]),
-    )
+    then = command("audit", model, tracking_uri=options["tracking_uri"])
+    title = f"{f'version {version}' if version else chosen} of {model}, verified"
     show_decision(decision, as_json=as_json, title=title, then=then)
 
 

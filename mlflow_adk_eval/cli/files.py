@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli.init import only_agent
 from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
@@ -332,13 +333,8 @@ def capture(
     write_eval_set(eval_set, output)
     cases, turns = len(eval_set.eval_cases), sum(len(case.conversation or ()) for case in eval_set.eval_cases)
     text = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"
-    tell(text, as_json=as_json, then=command("run", _agent_here(), output), file=str(output), cases=cases, turns=turns)
-
-
-def _agent_here() -> str:
-    """Return the only folder here that has an agent as ADK expects it; a placeholder where there are none or several."""
-    found = [path.parent.name for path in Path().glob("*/*") if path.name in ("agent.py", "root_agent.yaml")]
-    return found[0] if len(found) == 1 else "AGENT"
+    agent = only_agent(asks=False, needed=False) or "AGENT"
+    tell(text, as_json=as_json, then=command("run", agent, output), file=str(output), cases=cases, turns=turns)
 
 
 @click.command("export", epilog=NO_VERDICT)

@@ -95,12 +95,17 @@ def init(  # noqa: PLR0913 - as many options
     }
     if len(given) > 1:
         raise UsageError(f"give cases with one of {_SOURCES}")
+    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    address = agent or _only_agent(asks=asks and "traces" not in given, needed="traces" not in given)
+    address = agent or only_agent(asks=asks and "traces" not in given, needed="traces" not in given)
     with aside(agent_output) as output:
-        resolved = _resolved(address) if address else None
+        resolved = resolve_agent(agent_path(address)) if address else None
+        if (
+            isinstance(resolved, adk_eval.Recording) and address and (":" not in address or "/" in address)
+        ):  # module:attribute may be traces
+            raise UsageError(f"{address} is a recording; name the agent, and pass this file with --recording")
         if not given:
             with output.paused():
                 given = _chosen(address or "", asks=asks)
@@ -209,15 +214,6 @@ class _Project:
             yield filled(text, values) + "\n"
 
 
-def _resolved(address: str) -> Agent:
-    from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - as above
-
-    resolved = resolve_agent(agent_path(address))
-    if isinstance(resolved, adk_eval.Recording) and (":" not in address or "/" in address):  # module:attribute may be traces
-        raise UsageError(f"{address} is a recording; name the agent, and pass this file with --recording")
-    return resolved
-
-
 def _folder_of(existing: Path | None, name: str) -> Path:
     """Return where the files go: beside an eval set, or to a folder of their own where another agent's config and policy are."""
     if existing:
@@ -227,7 +223,7 @@ def _folder_of(existing: Path | None, name: str) -> Path:
     return home / name if others else home
 
 
-def _only_agent(*, asks: bool, needed: bool) -> str | None:
+def only_agent(*, asks: bool, needed: bool) -> str | None:
     """Return the agent below the working directory, or the one that is chosen on the terminal; ``None``: there is none, and none is needed.
 
     Raises:

@@ -26,25 +26,15 @@ def command(*words: object, tracking_uri: str | None = None, **options: object) 
 
 def after_failure(run_id: str, tracking_uri: str | None, before: str = "") -> str:
     """Return what explains a run that did not pass: a comparison with `before`, or else with the last run of its eval set that passed."""
-    with suppress(AdkEvalError):  # MLflow went away since the result was there
-        before = before or last_passed(run_id, tracking_uri)
+    if not before:
+        from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+        from mlflow_adk_eval.runs.listed import listed_runs, row_of  # noqa: PLC0415
+
+        with suppress(AdkEvalError), store_at(tracking_uri) as store:  # MLflow may have gone away since the result was there
+            row = row_of(store.client.get_run(run_id))
+            earlier, like = listed_runs(store.client, row.experiment_id, _MOST_EARLIER), (row.eval_set, "passed")
+            before = next((one.run_id for one in earlier if (one.eval_set, one.verdict) == like and one.started < row.started), "")
     return command(*(["compare", before] if before else ["report"]), run_id, tracking_uri=tracking_uri)
-
-
-def last_passed(run_id: str, tracking_uri: str | None) -> str:
-    """Return the id of the last run before this one that passed on the same eval set; empty where there is none.
-
-    Raises:
-        TrackingError: if MLflow is unreachable.
-    """
-    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.runs.listed import listed_runs, row_of  # noqa: PLC0415
-
-    with store_at(tracking_uri) as store:
-        row = row_of(store.client.get_run(run_id))
-        earlier = listed_runs(store.client, row.experiment_id, _MOST_EARLIER)
-        like = (row.eval_set, "passed")
-        return next((one.run_id for one in earlier if (one.eval_set, one.verdict) == like and one.started < row.started), "")
 
 
 def after_pass(run_id: str, tracking_uri: str | None, *, policy: Path | None = None, model: str | None = None) -> str:

@@ -37,8 +37,6 @@ def log_as_json() -> None:
     """Write what this package does, and all that others warn of, as lines of JSON from now on."""
     from pythonjsonlogger.json import JsonFormatter  # noqa: PLC0415 - only who asks for it pays
 
-    from mlflow_adk_eval.redact import redacted, secrets_of  # noqa: PLC0415
-
     class Formatter(JsonFormatter):
         def format(self, record: logging.LogRecord) -> str:
             return redacted(super().format(record), secrets_of())
@@ -184,7 +182,7 @@ def show_report(
             return
         console().print(report_view(report, detailed=detailed))
         lines = [f"{name.replace('_', ' ')}: {value}" for name, value in (extra or {}).items() if value is not None]
-        for line in (*lines, *filter(None, [f"next: {then}" if then else ""])):
+        for line in (*lines, f"next: {then}") if then else lines:
             click.echo(line)
 
     deliver(f"{f'run {report.run_id}' if report.run_id else 'the evaluation'} {report.verdict}", show)

@@ -91,16 +91,8 @@ def _show(output: Path, recording: adk_eval.Recording, written: Path | None, the
     turns = sum(len(one.actual) for *_, one in conversations)
     course = circumstances(one for *_, one in conversations)
     if as_json:
-        print_json(
-            {
-                "file": str(output),
-                "conversations": len(conversations),
-                "turns": turns,
-                "errors": errors,
-                **course,
-                **({"agent_output": str(written)} if written else {}),
-            }
-        )
+        kept = {"agent_output": str(written)} if written else {}
+        print_json({"file": str(output), "conversations": len(conversations), "turns": turns, "errors": errors, **course, **kept})
     else:
         lines = [f"{output}: {counted(len(conversations), 'conversation')}, {counted(turns, 'turn')}", *course.values()]
         lines += [format_user_usage(recording.simulating)] if recording.simulating else []

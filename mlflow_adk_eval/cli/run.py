@@ -43,7 +43,6 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
-from mlflow_adk_eval.redact import without_credentials
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.report import Report
@@ -218,9 +217,8 @@ def run(
         try:
             extra["model_version"] = adk_eval.register(str(report.run_id), register_as, tracking_uri=options["tracking_uri"])
         except AdkEvalError as error:
-            where = ["--tracking-uri", str(options["tracking_uri"])] if options["tracking_uri"] else []
-            command = shlex.join(["mlflow-adk-eval", "register", str(report.run_id), register_as, *where])
-            trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {command}"
+            again = command("register", report.run_id, register_as, tracking_uri=options["tracking_uri"])
+            trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {again}"
     if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
         then = f"run the same command with --resume {report.run_id}; it evaluates only what is missing"
     elif as_json:
@@ -242,9 +240,9 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     """Return what to run after an evaluation: after a pass the gate, with the policy if that is there and can decide on this run."""
     from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415 - `--help` stays fast
 
-    at = _at(tracking_uri)
+    at, run_id = {"tracking_uri": tracking_uri}, report.run_id or ""
     if report.verdict == "failed":
-        return f"{after_failure(report.run_id or '', tracking_uri)}, or mlflow-adk-eval view{at}"
+        return f"{after_failure(run_id, tracking_uri)}, or {command('view', **at)}"
     if report.verdict == "undecided":
         from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
 
@@ -252,10 +250,10 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
             return (
                 "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file; then run the same command"
             )
-        return f"mlflow-adk-eval report {report.run_id}{at}, for what is missing and why"
+        return f"{command('report', run_id, **at)}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence
-    gate, file = f"mlflow-adk-eval gate {report.run_id}{at}", shlex.quote(str(policy_file))
+    gate = command("gate", run_id, **at)
     if not policy_file.is_file():
         return gate
     from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - only where there is one
@@ -263,19 +261,14 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     try:
         policy = load_policy(policy_file)
     except AdkEvalError:
-        return f"mlflow-adk-eval validate {file}"
+        return command("validate", policy_file)
     source = policy.baseline if policy.compares else None
     model = (source.model or register_as) if source and not source.run else register_as
     if policy.criteria - set(report.criteria) or (source and not source.run and model is None):
         return gate  # the policy is for another config, or for the versions of a model that nobody has named
     if model != register_as:  # which may not exist yet
-        return f"mlflow-adk-eval register {report.run_id} {shlex.quote(str(model))}{at}"
-    return f"{gate} --policy {file}" + (f" --model {shlex.quote(model)}" if model and source and not source.model else "")
-
-
-def _at(tracking_uri: str | None) -> str:
-    """Return the option that names the same store, for a command to run next."""
-    return f" --tracking-uri {shlex.quote(without_credentials(tracking_uri))}" if tracking_uri else ""
+        return command("register", run_id, model, **at)
+    return f"{gate} {shlex.join(['--policy', str(policy_file), *(['--model', model] if model and source and not source.model else [])])}"
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:
@@ -389,7 +382,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
     page = _page(run_id, tracking_uri)
     text = f"run {run_id} is complete; you can delete {folder}" + (f"\npage: {page}" if page else "")
-    tell(text, as_json=as_json, then=f"mlflow-adk-eval gate {run_id}{_at(tracking_uri)}", run_id=run_id, page=page)
+    tell(text, as_json=as_json, then=command("gate", run_id, tracking_uri=tracking_uri), run_id=run_id, page=page)
 
 
 @click.command("register", epilog=NO_VERDICT)
@@ -403,10 +396,8 @@ def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_jso
     Like `run --register`, but for a complete run.
     """
     version = adk_eval.register(run_id, name, tracking_uri=tracking_uri)
-    text, then = (
-        f"version {version} of {name} is the agent of run {run_id}",
-        f"mlflow-adk-eval promote {shlex.quote(name)} --version {version} --run-id {run_id}{_at(tracking_uri)}",
-    )
+    text = f"version {version} of {name} is the agent of run {run_id}"
+    then = command("promote", name, version=version, run_id=run_id, tracking_uri=tracking_uri)
     tell(text, as_json=as_json, then=then, model=name, version=version, run_id=run_id)
 
 

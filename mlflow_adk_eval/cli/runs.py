@@ -48,10 +48,8 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
         click.echo("no evaluation is logged here\nnext: mlflow-adk-eval init")
         return
     console().print(_table(rows))
-    first = rows[0]
-    passed = first.verdict == "passed"
-    then = command("gate", first.run_id, tracking_uri=tracking_uri) if passed else after_failure(first.run_id, tracking_uri)
-    click.echo(f"next: {then}")
+    run_id, passed = rows[0].run_id, rows[0].verdict == "passed"
+    click.echo(f"next: {command('gate', run_id, tracking_uri=tracking_uri) if passed else after_failure(run_id, tracking_uri)}")
 
 
 def _table(rows: Sequence[RunRow]) -> Table:
@@ -62,18 +60,17 @@ def _table(rows: Sequence[RunRow]) -> Table:
 
     ids = [row.run_id for row in rows]
     size = next(size for size in range(_SHORTEST, 33) if len({run_id[:size] for run_id in ids}) == len(set(ids)) or size == 32)  # noqa: PLR2004
-    eval_sets = {row.eval_set for row in rows}
     columns = {
         "run": [row.run_id[:size] for row in rows],
         "name": [row.name for row in rows],
         "verdict": [row.verdict for row in rows],
         "cases passed": ["–" if row.pass_rate is None else f"{round(row.pass_rate * row.cases):,} of {row.cases:,}" for row in rows],
-        "missing": [_lacks(row) for row in rows],
+        "missing": ["unknown" if count is None else f"{count:,} not scored" if count else "" for count in map(_missing, rows)],
         "eval set": [row.eval_set for row in rows],
         "started (UTC)": [f"{row.started:%m-%d %H:%M}" for row in rows],
     }
     title = f"{counted(len(rows), 'run')}, latest first"
-    if len(eval_sets) == 1:
+    if len(set(columns["eval set"])) == 1:
         title += f", of {columns.pop('eval set')[0]}"
     if not any(columns["missing"]):
         del columns["missing"]
@@ -90,8 +87,3 @@ def _missing(row: RunRow) -> int | None:
     """Return the scores that a run should have and has not; ``None`` where it does not say."""
     missing = [row.criteria[name].missing for name in row.deciding]
     return None if None in missing else sum(one or 0 for one in missing)
-
-
-def _lacks(row: RunRow) -> str:
-    missing = _missing(row)
-    return "unknown" if missing is None else f"{missing:,} not scored" if missing else ""

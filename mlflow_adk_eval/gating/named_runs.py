@@ -62,11 +62,11 @@ def run_id_of(run: str | Report, store: MlflowStore, *, model: str | None = None
         found = _promoted(store, named, model)
     elif re.fullmatch(r"[0-9a-f]{4,31}", named):
         found = _begun_with(store, named)
+    elif re.fullmatch(r"[0-9a-f]{1,3}", named):
+        raise UsageError(f"run {shown(named)} is too short; {_WANTED}")
+    elif hint := did_you_mean(named, (LATEST, CHAMPION)):
+        raise UsageError(f"run {shown(named)} does not exist in this MLflow store. {hint}")
     else:
-        if hint := did_you_mean(named, (LATEST, CHAMPION)):
-            raise UsageError(f"run {shown(named)} does not exist in this MLflow store. {hint}")
-        if re.fullmatch(r"[0-9a-f]{1,3}", named):
-            raise UsageError(f"run {shown(named)} is too short; {_WANTED}")
         return named
     run_id = str(found.info.run_id)
     _logger.info("%s is run %s (%s)", run, run_id, _about(found), extra={"run_id": run_id})
@@ -108,14 +108,13 @@ def _promoted(store: MlflowStore, named: str, model: str | None) -> Any:
     holder = store.holder(name, alias)
     if holder is None:
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
-    problem: Any = moved_by_hand(store, name, alias, holder)
-    if not problem:
-        recorded = recorded_pass(store, name, holder.number, alias, store.version(name, holder.number))
-        problem = recorded if isinstance(recorded, str) else next(iter(recorded.problems), "")
-        if not problem and not isinstance(recorded, str):
-            with existing(f"run {recorded.record.decision.run_id}"):
-                return store.client.get_run(recorded.record.decision.run_id)
-    raise UsageError(f"run {named!r} is unknown: {problem}")
+    found = moved_by_hand(store, name, alias, holder) or recorded_pass(
+        store, name, holder.number, alias, store.version(name, holder.number)
+    )
+    if isinstance(found, str) or found.problems:
+        raise UsageError(f"run {named!r} is unknown: {found if isinstance(found, str) else found.problems[0]}")
+    with existing(f"run {found.record.decision.run_id}"):
+        return store.client.get_run(found.record.decision.run_id)
 
 
 def _begun_with(store: MlflowStore, beginning: str) -> Any:

@@ -41,6 +41,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     VersionId,
     decision_statement,
     description,
+    pass_tag,
 )
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
@@ -467,7 +468,7 @@ class MlflowStore:
             quote, promoted = '"' if "'" in model else "'", ""
             with suppress(MlflowException):  # a name with both kinds of quotes cannot be asked for
                 versions = self.client.search_model_versions(f"name = {quote}{model}{quote}")
-                tags = ((version.version, key) for version in versions for key in version.tags if key.startswith(f"{TAG}.passed."))
+                tags = ((version.version, key) for version in versions for key in version.tags if key.startswith(pass_tag("")))
                 promoted = next((f"version {number} (its tag {key})" for number, key in tags), "")
             if promoted and (run := self._claims_run_in(model, self.client.get_experiment_by_name(name))) is None:
                 again = f"give its experiment the name {name!r} again"

@@ -115,7 +115,7 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
 def decision_view(decision: Decision) -> RenderableType:
     """Return a decision as a table of what was demanded, its verdict, reasons, waivers and notes."""
     parts = list[RenderableType]()
-    parts += [_Checks(decision.checks)] if decision.checks else []
+    parts += [_ChecksTable(decision.checks)] if decision.checks else []
     parts.append(_headline(decision.verdict, f"gate on run {decision.run_id}" if decision.run_id else "gate"))
     parts += [_indented_line(f"- {reason}", 2) for reason in decision.reasons]
     parts += [Text(f"waived: {_line(waiver)}", style="yellow") for waiver in decision.waived]
@@ -215,36 +215,32 @@ def ledger_view(contents: LedgerContents, runs: Sequence[StartedRun]) -> Rendera
 
 
 @dataclass(frozen=True, slots=True)
-class _Checks:
-    """A table with a row for each demand, as wide as what it is printed on."""
+class _ChecksTable:
+    """A table with a row for each demand, as wide as what it is printed on; what is compared has columns of its own where there is any."""
 
     checks: Sequence[Check]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
-        yield _checks_table(self.checks, options.max_width)
-
-
-def _checks_table(checks: Sequence[Check], width: int) -> Table:
-    """Return the table; the numbers of comparisons have columns of their own where there are any."""
-    paired = _PAIRED_HEADINGS if any(check.baseline is not None for check in checks) else ()
-    table = Table(title="Checks", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    rows = [_check_cells(check, " " if width >= _WIDE else "\n") for check in checks]
-    # Names stay whole where other columns can wrap instead.
-    lines = [line for cells in rows for line in cells["demand"].splitlines()]
-    whole = width >= _ROOMY and all(len(line) <= _LONGEST_NAME for line in lines)
-    longest = min(_LONGEST_WORD, max((len(word) for line in lines for word in line.split()), default=0))
-    for heading in ("verdict", "demand", "value", *paired, "cases"):
-        numbers = heading in ("p", "cases")
-        table.add_column(
-            heading,
-            justify="right" if numbers else "left",
-            overflow="fold",
-            no_wrap=numbers or heading == "verdict" or (heading == "demand" and whole),
-            min_width=longest if heading == "demand" else None,
-        )
-    for cells in rows:
-        table.add_row(*(cells[heading] for heading in ("verdict", "demand", "value", *paired, "cases")))
-    return table
+        checks, width = self.checks, options.max_width
+        paired = _PAIRED_HEADINGS if any(check.baseline is not None for check in checks) else ()
+        table = Table(title="Checks", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        rows = [_check_cells(check, " " if width >= _WIDE else "\n") for check in checks]
+        # Names stay whole where other columns can wrap instead.
+        lines = [line for cells in rows for line in cells["demand"].splitlines()]
+        whole = width >= _ROOMY and all(len(line) <= _LONGEST_NAME for line in lines)
+        longest = min(_LONGEST_WORD, max((len(word) for line in lines for word in line.split()), default=0))
+        for heading in ("verdict", "demand", "value", *paired, "cases"):
+            numbers = heading in ("p", "cases")
+            table.add_column(
+                heading,
+                justify="right" if numbers else "left",
+                overflow="fold",
+                no_wrap=numbers or heading == "verdict" or (heading == "demand" and whole),
+                min_width=longest if heading == "demand" else None,
+            )
+        for cells in rows:
+            table.add_row(*(cells[heading] for heading in ("verdict", "demand", "value", *paired, "cases")))
+        yield table
 
 
 def _check_cells(check: Check, between: str) -> dict[str, str]:

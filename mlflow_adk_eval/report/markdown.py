@@ -57,12 +57,6 @@ def _table(
     return "\n".join(f"| {' | '.join(cells)} |" for cells in rows) + (f"\n\nand {len(items) - most} {noun}" if len(items) > most else "")
 
 
-def _bullets(lines: Sequence[str], *, count: int) -> str:
-    """Return lines on items; `count`: how many there are with those that are not named."""
-    more = [f"and {count - len(lines):,} more"] if count > len(lines) else []
-    return "\n".join(f"- {line}" for line in (*lines, *more))
-
-
 def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     """Return the note of an MLflow run, of which its page shows four lines: how many cases passed, and why others did not, the worst cause first.
 
@@ -203,7 +197,9 @@ def decision_summary(decision: Decision, title: str = "") -> str:
 
 
 def _section(head: str, lines: Sequence[str]) -> str:
-    return head + _bullets([plain(line, _MAX_GATE_REASON) for line in lines[:_MAX_LINES]], count=len(lines)) if lines else ""
+    more = [f"and {len(lines) - _MAX_LINES:,} more"] if len(lines) > _MAX_LINES else []
+    named = "\n".join(f"- {line}" for line in (*(plain(line, _MAX_GATE_REASON) for line in lines[:_MAX_LINES]), *more))
+    return head + named if lines else ""
 
 
 def _check_cells(check: Check) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ T = TypeVar("T")
 Status = Literal["scored", "skipped", "errored"]
 Verdict = Literal["passed", "failed", "undecided"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "undecided")
+WORST_FIRST: tuple[Verdict, ...] = ("failed", "undecided", "passed")
+"""In the order in which pages list cases."""
 
 TOLERANCE = 1e-9
 """How far below a threshold a mean may lie and still reach it: three turns of 0.7 reach 0.7."""

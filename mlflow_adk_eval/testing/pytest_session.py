@@ -86,7 +86,7 @@ class Results:
     def terminal(self) -> Iterator[tuple[str, Markup]]:
         """Yield the lines for the terminal."""
         lines = list(self.lines.values())
-        yield f"{format_share([line.verdict for line in lines])}", {"bold": True}
+        yield format_share([line.verdict for line in lines]), {"bold": True}
         for cause in causes_of_lines(lines)[:_MAX_CAUSES]:
             yield f"cause: {seen(str(cause))}", {"red" if cause.verdict == "failed" else "yellow": True}
         found = totals(lines)

@@ -42,7 +42,7 @@ from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.sentences import pass_hat_lines
-from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report, compares_itself
 from mlflow_adk_eval.results.table import Table, table_of
@@ -316,7 +316,7 @@ def sample_of(report: Report) -> Sequence[CaseResult]:
     turns = report.cases.run_turns
     if sum(turns) <= left:
         return report.cases
-    for verdict in ("failed", "undecided", "passed"):
+    for verdict in WORST_FIRST:
         for place, own in enumerate(report.verdicts):
             if own == verdict and turns[place] <= left:
                 chosen.add(place)

@@ -233,24 +233,21 @@ class Viewer:
         named += [("the last run that passed", one) for one in [one for one in earlier if one.verdict == "passed"][:1]]
         named += [(f"the baseline, {baseline.name}", baseline)] if baseline else []
         # A run that is several of these is offered once.
-        against = {one.run_id: name for name, one in reversed(named) if one.run_id != row.run_id}
+        names = {one.run_id: name for name, one in reversed(named) if one.run_id != row.run_id}
+        against = [(name, other) for other, name in reversed(names.items())]
         chosen = [("Use as baseline", query_of(request)(baseline=row.run_id))] if row.run_id != BASELINE.get() else []
-        label = link(f"/runs/{row.run_id}/label") if self.options.labeller else ""
         given: dict[str, Any] = {
             "run": opened,
             "problems": opened.run.problems,
             "mlflow": self.mlflow(row),
             "comparisons": [
-                *(
-                    (f"Compare with {name}", link("/compare", ("run", other), ("run", row.run_id)))
-                    for other, name in reversed(against.items())
-                ),
+                *((f"Compare with {name}", link("/compare", ("run", one), ("run", row.run_id))) for name, one in against),
                 *chosen,
             ],
-            "bases": [(name, query_of(request)(baseline=other)) for other, name in reversed(against.items())],
+            "bases": [(name, query_of(request)(baseline=other)) for name, other in against],
             "held": registry.held_by(row),
             "noted": [(note, self.mlflow(row, f"/artifacts/{note.record}")) for note in registry.noted.get(row.run_id, ())],
-            "label_here": label,
+            "label_here": link(f"/runs/{row.run_id}/label") if self.options.labeller else "",
             **context,
         }
         return self.rendered(request, template, row.name, **given)

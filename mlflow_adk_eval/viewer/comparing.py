@@ -10,23 +10,20 @@ from string import ascii_uppercase
 from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.compare import CaseChange, Comparison
-from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE
+from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn, TurnChange
+from mlflow_adk_eval.report import comparison as wording
 from mlflow_adk_eval.report.comparison import (
     HEADINGS,
     format_counts,
-    format_difference,
-    format_interval,
-    format_over,
     format_pairing,
     format_score,
     format_verdicts,
     headline,
     name_of,
-    verdict_on,
 )
-from mlflow_adk_eval.report.html.compare import LOOKS, CaseView, case_view, state_of
+from mlflow_adk_eval.report.html.compare import LOOKS, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
 from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
 from mlflow_adk_eval.report.sentences import format_mean, format_scored
@@ -160,7 +157,9 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
         "facts": [(name, values) for name, values in facts.items() if len(set(values)) > 1],
         "shared": [(name, values[0]) for name, values in facts.items() if len(set(values)) == 1 and values[0]],
         "scores": list(_scores(opened, comparisons)),
-        "confidence": f"{100 * comparisons[0].confidence:g}",
+        "wording": wording,
+        "looks": LOOKS,
+        "confidence": comparisons[0].confidence,
         "kinds": kinds,
         "criteria": criteria,
         "matrix": matrix,
@@ -170,26 +169,16 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Number:
-    """What a run came to, over all that it has a score for, and how that differs from the first run where both have one."""
+def _scores(
+    opened: Sequence[OpenRun], comparisons: Sequence[Comparison]
+) -> Iterator[tuple[str, list[tuple[str, str, Delta | None] | None]]]:
+    """Yield each number that decides with what it is in each run, what is missing behind it, and how it differs from the first run.
 
-    value: str
-    lacks: str
-    """What is missing behind the value; empty where nothing is."""
-    difference: str = ""
-    verdict: str = ""
-    look: str = ""
-    interval: str = ""
-    over: str = ""
-    """How many of the cases the difference is about; empty where it is about all, or the verdict says it."""
-
-
-def _scores(opened: Sequence[OpenRun], comparisons: Sequence[Comparison]) -> Iterator[tuple[str, list[Number | None]]]:
-    """Yield each number that decides with what it is in each run; the share of cases that passed comes first."""
+    The share of cases that passed comes first.
+    """
     summaries = [one.report.summaries() for one in opened]
     for known in {delta.name: delta for one in comparisons for delta in one.deltas if delta.decides}.values():
-        cells: list[Number | None] = []
+        cells: list[tuple[str, str, Delta | None] | None] = []
         for number, (run, summary) in enumerate(zip(opened, summaries, strict=True)):
             verdicts, of_name = run.report.verdicts, summary.get(known.name)
             if known.name == CASE_RATE:
@@ -202,18 +191,7 @@ def _scores(opened: Sequence[OpenRun], comparisons: Sequence[Comparison]) -> Ite
                 continue
             else:
                 value, lacks = format_mean(of_name.mean, of_name.threshold), format_scored(of_name.scored, of_name.planned)
-            found = Number(value=value, lacks=lacks)
-            if number and (delta := comparisons[number - 1].delta(known.name)):
-                verdict, over = verdict_on(delta, comparisons[number - 1].confidence), format_over(delta)
-                found = replace(
-                    found,
-                    difference=format_difference(delta) if delta.difference else "",
-                    verdict=verdict,
-                    look=LOOKS.get(verdict, ""),
-                    interval=format_interval(delta),
-                    over="" if over in verdict else over,
-                )
-            cells.append(found)
+            cells.append((value, lacks, comparisons[number - 1].delta(known.name) if number else None))
         yield name_of(known), cells
 
 
@@ -260,49 +238,34 @@ class SharedTurn:
     criteria: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedCase:
-    """What is shown of a case in all runs."""
+def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bool) -> dict[str, Any]:
+    """Return what is shown of a case in all runs.
 
-    row: CaseRow
-    states: tuple[tuple[str, str], ...]
-    """By run: the verdict, or ``flaky``, and the same in words."""
-    runs: tuple[int, ...]
-    """The index of the run of the case that is shown of each side."""
-    views: tuple[CaseView | None, ...]
-    """Of each later run beside the first."""
-    turns: tuple[SharedTurn, ...]
-    """Of three runs or more."""
-    left_out: int
-    """How many turns are not shown."""
-    latest: str
-    """*failed* or *undecided* if a later run is so, which keys jump to."""
-    because: tuple[tuple[str, str], ...]
-    """The first cause of each later run that changed, after its letter; one that several share stands once."""
-
-
-def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bool) -> SharedCase:
+    That is, by run, its verdict (or ``flaky``) with the same in words, and the index of the run of the case that is shown; of each later run,
+    its view beside the first and its first cause, after its letter, where one that several share stands once; of three runs or more, the turns.
+    Keys jump to a case that is *failed* or *undecided* in a later run, which is its ``latest``.
+    """
     known = [change for change in row.changes if change]
     most = max(len(change.turns) for change in known)
     cut = [replace(change, turns=change.turns[:TURNS_A_PAGE]) if change else None for change in row.changes]
     verdicts = [side.verdicts(row.eval_id) if row.eval_id in side.cases else () for side in sides]
-    views = tuple(case_view(change, texts) if change else None for change in cut)
+    views = [case_view(change, texts) if change else None for change in cut]
     because: dict[str, str] = {}
     for letter, view in zip(ascii_uppercase[1:], views, strict=False):
         of_case = view and next(chain(view.causes, *(causes for _, _, causes in view.changes)), None)
         if of_case:
             text = on_one_line(": ".join(filter(None, of_case)))
             because[text] = f"{because[text]}, {letter}" if text in because else letter
-    return SharedCase(
-        row=row,
-        states=tuple((state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts),
-        runs=(known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)),
-        views=views,
-        turns=() if alone else tuple(_turns(cut, texts)),
-        left_out=max(most - TURNS_A_PAGE, 0),
-        latest=verdict_of(chain.from_iterable(verdicts[1:])),
-        because=tuple((letters, text) for text, letters in because.items()),
-    )
+    return {
+        "row": row,
+        "states": [(state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts],
+        "runs": [known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)],
+        "views": views,
+        "turns": () if alone else tuple(_turns(cut, texts)),
+        "left_out": max(most - TURNS_A_PAGE, 0),
+        "latest": verdict_of(chain.from_iterable(verdicts[1:])),
+        "because": [(letters, text) for text, letters in because.items()],
+    }
 
 
 def _turns(changes: Sequence[CaseChange | None], texts: Texts) -> Iterator[SharedTurn]:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.runs.checked_cells import TableReader
 from mlflow_adk_eval.runs.examined import read_config
@@ -27,7 +27,6 @@ MOST_AT_ONCE = 1_000
 _HEAD: dict[str, Kind] = {"eval_id": "text", "verdict": "text"}
 _TRIED = 3
 """So many times as many cases are looked at as are shown, for those that failed."""
-_ORDER = {"failed": 0, "undecided": 1, "passed": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def first_look(evidence: Evidence, most: int) -> FirstLook | None:
         return None
     if not cases:
         return None
-    first = sorted(results, key=lambda result: _ORDER[result.verdict])[:most]
+    first = sorted(results, key=lambda result: WORST_FIRST.index(result.verdict))[:most]
     eval_set = EvalSet(eval_set_id=str(manifest.eval_set.get("eval_set_id", "")), eval_cases=tuple(cases))
     report = Report(eval_set=eval_set, config=config, cases=CasesInMemory(first), num_runs=num_runs)
     return FirstLook(turns, sum(part.case_runs for part in manifest.parts), report)
@@ -86,5 +85,5 @@ def _ranked(part: StoredPart) -> Iterator[tuple[int, StoredPart, int, slice]]:
     head = part.columns(CELLS, _HEAD, part.part.turns)
     first = 0
     for place, (_, rows) in enumerate(groupby(zip(head["eval_id"], head["verdict"], strict=True), key=itemgetter(0))):
-        ranks = [_ORDER.get(verdict, 2) for _, verdict in rows]
+        ranks = [WORST_FIRST.index(verdict) if verdict in WORST_FIRST else 2 for _, verdict in rows]
         yield min(ranks), part, place, slice(first, first := first + len(ranks))

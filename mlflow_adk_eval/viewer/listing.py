@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.report.sentences import format_mean, format_missing
-from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.report.sentences import format_mean, format_missing, format_threshold
+from mlflow_adk_eval.results.outcomes import WORST_FIRST
 from mlflow_adk_eval.runs.listed import MOST_RUNS, Number, RunRow
 from mlflow_adk_eval.viewer.query import Choice, Facet, Query, filtered, link, paged
 from mlflow_adk_eval.viewer.registry import Holder, Registry
@@ -22,8 +22,6 @@ from mlflow_adk_eval.viewer.store import greater_is_better
 _RUNS_A_PAGE = 50
 _MOST_COLUMNS, _MOST_TAGS = 5, 5
 _WORDS = {"avg", "score", "v1", "v2", "based", "input"}
-VERDICTS: tuple[Verdict, ...] = ("failed", "undecided", "passed")
-ORDER: Mapping[str, int] = {verdict: rank for rank, verdict in enumerate(VERDICTS)}
 
 
 def short(criterion: str) -> str:
@@ -103,8 +101,8 @@ class Column:
     threshold: str = ""
 
 
-def _of_criterion(name: str, shown: Callable[[Number], str]) -> dict[str, Any]:
-    """Return the part of a column that is read from a criterion."""
+def _criterion_column(name: str, title: str, shown: Callable[[Number], str], *, key: str = "", threshold: str = "") -> Column:
+    """Return the column of a criterion."""
 
     def value(row: RunRow) -> float | None:
         return row.criteria[name].mean if name in row.criteria else None
@@ -113,7 +111,10 @@ def _of_criterion(name: str, shown: Callable[[Number], str]) -> dict[str, Any]:
         number = row.criteria[name]
         return shown(number), lacking(number)
 
-    return {"value": value, "cell": cell, "whole": lambda row: not lacking(row.criteria[name])}
+    def whole(row: RunRow) -> bool:
+        return not lacking(row.criteria[name])
+
+    return Column(key=key or name, title=title, kind="criterion", full=name, threshold=threshold, value=value, cell=cell, whole=whole)
 
 
 def seconds(value: float) -> str:
@@ -125,11 +126,14 @@ def seconds(value: float) -> str:
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s" if value < 100 else f"{value:,.0f} s"  # noqa: PLR2004 - three digits do
 
 
-_TOKENS = _of_criterion("token_usage_v1", lambda number: f"{number.mean or 0:,.0f} tokens")
-_SECONDS = _of_criterion("invocation_duration_v1", lambda number: seconds(number.mean or 0.0))
 _RUN_COLUMNS = (
     Column(key="started", title="Run", kind="run", value=lambda row: row.started),
-    Column(key="verdict", title="Verdict", kind="verdict", value=lambda row: ORDER.get(row.verdict, -1)),
+    Column(
+        key="verdict",
+        title="Verdict",
+        kind="verdict",
+        value=lambda row: WORST_FIRST.index(row.verdict) if row.verdict in WORST_FIRST else -1,
+    ),
     Column(
         key="pass_rate",
         title="Cases passed",
@@ -137,8 +141,8 @@ _RUN_COLUMNS = (
         value=lambda row: row.pass_rate,
         cell=lambda row: (f"{row.pass_rate:.0%}", f"{round((row.pass_rate or 0) * row.cases):,} of {row.cases:,}"),
     ),
-    Column(key="tokens", title="Tokens per turn", kind="criterion", full="token_usage_v1", **_TOKENS),
-    Column(key="seconds", title="Latency per turn", kind="criterion", full="invocation_duration_v1", **_SECONDS),
+    _criterion_column("token_usage_v1", "Tokens per turn", lambda number: f"{number.mean or 0:,.0f} tokens", key="tokens"),
+    _criterion_column("invocation_duration_v1", "Latency per turn", lambda number: seconds(number.mean or 0.0), key="seconds"),
     Column(
         key="calls",
         title="Judge tokens",
@@ -173,7 +177,7 @@ def runs_page(rows: Sequence[RunRow], query: Query, registry: Registry | None, b
     by = _facets_of(rows)
     runs, facets = filtered(found, by, query)
     named = Counter(name for row in runs for name in row.deciding)
-    criteria = [_criterion_column(name, runs) for name, _ in named.most_common(_MOST_COLUMNS)]
+    criteria = [_deciding_column(name, runs) for name, _ in named.most_common(_MOST_COLUMNS)]
     columns = [*_RUN_COLUMNS[:_BEFORE_CRITERIA], *criteria, *_RUN_COLUMNS[_BEFORE_CRITERIA:]]
     if query.get("eval_set"):  # the last column would say the same everywhere
         columns.pop()
@@ -230,10 +234,8 @@ def comparisons(row: RunRow, champion: tuple[Holder, RunRow] | None, baseline: R
         yield short_name, whole_name, link("/compare", ("run", other.run_id), ("run", row.run_id))
 
 
-def _criterion_column(name: str, rows: Sequence[RunRow]) -> Column:
+def _deciding_column(name: str, rows: Sequence[RunRow]) -> Column:
     thresholds = [row.criteria[name].threshold or 0.0 for row in rows if name in row.criteria]
     least, most = min(thresholds), max(thresholds)
-    threshold = f"{'≥' if greater_is_better(name) else '≤'} {least:g}" + (f" to {most:g}" if least != most else "")
-
-    read = _of_criterion(name, lambda number: format_mean(number.mean, number.threshold))
-    return Column(key=name, title=short(name), kind="criterion", full=name, threshold=threshold, **read)
+    threshold = format_threshold(least, greater_is_better=greater_is_better(name)) + (f" to {most:g}" if least != most else "")
+    return _criterion_column(name, short(name), lambda number: format_mean(number.mean, number.threshold), threshold=threshold)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 from string import ascii_uppercase
 from typing import Literal
 
 from mlflow_adk_eval.report.sentences import format_mean, format_scored, format_threshold
-from mlflow_adk_eval.results.outcomes import PlannedCriterion, Verdict, mean, verdict_of
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, PlannedCriterion, Verdict, mean, verdict_of
 from mlflow_adk_eval.text import format_number
-from mlflow_adk_eval.viewer.query import Paged, Query, link, paged
+from mlflow_adk_eval.viewer.pages import case_link
+from mlflow_adk_eval.viewer.query import Paged, Query, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
 ROWS_A_PAGE = 50
@@ -113,12 +114,11 @@ def matrix_of(sides: Sequence[OpenRun], query: Query, eval_ids: Collection[str] 
         query: the page's address.
         eval_ids: the cases to show; ``None``: all.
     """
-    scores = [_scores_of(side) for side in sides]
+    scores, verdicts = zip(*map(_found_in, sides), strict=True)
     order = query.get("sort") or ("change" if len(sides) > 1 else "")
     ids = [eval_id for eval_id in dict.fromkeys(chain.from_iterable(scores)) if eval_ids is None or eval_id in eval_ids]
     summaries = [side.report.summaries() for side in sides]
     names = dict.fromkeys(name for of_side in summaries for name, one in of_side.items() if one.threshold is not None)
-    verdicts = [_verdicts_of(side) for side in sides]
     place, _, criterion = order.removeprefix("-").partition(".")
     if order == "change":
         ids.sort(key=lambda eval_id: min((_loss(scores, eval_id, name) for name in names), default=(_ABSENT, 0.0)))
@@ -127,7 +127,7 @@ def matrix_of(sides: Sequence[OpenRun], query: Query, eval_ids: Collection[str] 
         ids.sort(key=ranks.__getitem__, reverse=order.startswith("-"))
         ids.sort(key=lambda eval_id: ranks[eval_id][0] == _ABSENT)
     else:
-        ids.sort(key=lambda eval_id: min(("failed", "undecided", "passed").index(one[eval_id]) for one in verdicts if eval_id in one))
+        ids.sort(key=lambda eval_id: min(WORST_FIRST.index(one[eval_id]) for one in verdicts if eval_id in one))
     heads: list[Head] = []
     for name in names:
         one = next(of_side[name] for of_side in summaries if name in of_side and of_side[name].threshold is not None)
@@ -152,10 +152,14 @@ _OfCases = Mapping[str, Mapping[str, _Scores]]
 """By case and criterion."""
 
 
-def _scores_of(side: OpenRun) -> _OfCases:
+def _found_in(side: OpenRun) -> tuple[_OfCases, dict[str, Verdict]]:
+    """Return what criteria came to in a run, and the verdict of each case."""
     found: dict[str, dict[str, _Scores]] = {}
-    for place, (eval_id, _, tallies) in enumerate(side.report.cases.tallies()):
+    verdicts: dict[str, list[Verdict]] = {}
+    report = side.report
+    for place, ((eval_id, _, tallies), verdict) in enumerate(zip(report.cases.tallies(), report.verdicts, strict=True)):
         of_case = found.setdefault(eval_id, {})
+        verdicts.setdefault(eval_id, []).append(verdict)
         for tally in tallies:
             one = of_case.setdefault(tally.planned.criterion, _Scores(tally.planned, place))
             if not tally.passed and one.passed == one.runs:
@@ -164,14 +168,7 @@ def _scores_of(side: OpenRun) -> _OfCases:
             one.passed += tally.passed
             if tally.score is not None:
                 one.scores.append(tally.score)
-    return found
-
-
-def _verdicts_of(side: OpenRun) -> dict[str, Verdict]:
-    by_case: dict[str, list[Verdict]] = {}
-    for (eval_id, _, _), verdict in zip(side.report.cases.tallies(), side.report.verdicts, strict=True):
-        by_case.setdefault(eval_id, []).append(verdict)
-    return {eval_id: verdict_of(verdicts) for eval_id, verdicts in by_case.items()}
+    return found, {eval_id: verdict_of(of_case) for eval_id, of_case in verdicts.items()}
 
 
 def _rank(one: _Scores | None) -> tuple[int, float]:
@@ -202,12 +199,11 @@ def _row(
     cells: list[tuple[Cell | None, ...]] = []
     for name in names:
         of_name = [of_side.get(eval_id, {}).get(name) for of_side in scores]
-        cells.append(
-            tuple(_cell(side, one, of_name[0] if number else None) for number, (side, one) in enumerate(zip(sides, of_name, strict=True)))
-        )
+        before = (None, *repeat(of_name[0], len(sides) - 1))
+        cells.append(tuple(map(_cell, sides, of_name, before)))
     latest = max(number for number, one in enumerate(verdicts) if eval_id in one)
     worst = min(scores[latest][eval_id].values(), key=_rank)
-    return Row(eval_id, tuple(one.get(eval_id) for one in verdicts), _address(sides[latest], worst.place), tuple(cells))
+    return Row(eval_id, tuple(one.get(eval_id) for one in verdicts), case_link(sides[latest], worst.place), tuple(cells))
 
 
 def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | None:
@@ -215,30 +211,19 @@ def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | 
         return None
     score, earlier = one.mean, before.mean if before else None
     gain = one.gain(score, earlier)
-    change = "lost" if score is None and earlier is not None else ""
-    if gain and score is not None and earlier is not None:
-        change = f"{score - earlier:+.2g}".replace("-", "−")
+    difference = f"{gain if one.planned.greater_is_better else -gain:+.2g}".replace("-", "−") if gain else ""
     threshold = format_threshold(one.planned.threshold, greater_is_better=one.planned.greater_is_better)
     scored = format_scored(len(one.scores), one.runs) if one.scores else ""
-    said = {"missed": f"misses {threshold}", "missing": "not evaluated", "reached": f"reaches {threshold}", "plain": "information"}[
-        one.state
-    ]
-    about = (
-        f"{format_mean(score, one.planned.threshold)}{', ' + scored if scored else ''}, {said}" if score is not None else "not evaluated"
-    )
-    if before is not None:
-        about += f"; A: {format_number(earlier, 'not evaluated')}"
+    text = format_mean(score, one.planned.threshold)
+    said = {"missed": f"misses {threshold}", "reached": f"reaches {threshold}", "plain": "information"}
+    about = "not evaluated" if score is None else ", ".join(filter(None, (text, scored, said.get(one.state, "not evaluated"))))
+    about += f"; A: {format_number(earlier, 'not evaluated')}" if before else ""
     return Cell(
         state=one.state,
-        text=format_mean(score, one.planned.threshold),
+        text=text,
         scored=scored,
-        change=change,
+        change="lost" if score is None and earlier is not None else difference,
         better=bool(gain and gain > 0),
         about=about,
-        href=_address(side, one.place),
+        href=case_link(side, one.place),
     )
-
-
-def _address(side: OpenRun, place: int) -> str:
-    case = side.report.cases[place]
-    return link(f"/runs/{side.row.run_id}/case", eval_id=case.eval_id, run_index=case.run_index)

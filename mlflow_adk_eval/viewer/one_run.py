@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.report.html.report import HEIGHT, WIDTH, Bar, case_views, criterion_rows, share_of
-from mlflow_adk_eval.results.outcomes import Tally, Verdict, verdict_of
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, Tally, Verdict, verdict_of
 from mlflow_adk_eval.text import counted, format_number
 from mlflow_adk_eval.viewer.first_look import FirstLook
-from mlflow_adk_eval.viewer.listing import ORDER, VERDICTS, moment
+from mlflow_adk_eval.viewer.listing import moment
 from mlflow_adk_eval.viewer.matrix import matrix_of
 from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, Tab, case_link
 from mlflow_adk_eval.viewer.query import Query, paged
@@ -49,7 +48,8 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         against: the run with which the matrix compares it.
     """
     report, causes = opened.report, opened.causes
-    rows = [row for row in criterion_rows(report) if row[0].threshold is not None]
+    known = criterion_rows(report)
+    rows = [row for row in known if row[0].threshold is not None]
     clean = [row for row in rows if row[0].pass_rate == 1] if len(rows) > _MOST_ROWS else []
     places, tabs, narrowed = _places(opened, query)
     thresholds = _thresholds_asked(opened, query)
@@ -59,13 +59,10 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
     context: dict[str, Any] = {
         "report": report,
         "share": share_of(report),
-        "causes": [
-            (cause, texts.line(cause.text), texts.line(cause.example), _only(query, cause=number))
-            for number, cause in enumerate(causes.found[:_MOST_CAUSES], 1)
-        ],
+        "causes": causes.found[:_MOST_CAUSES],
         "causes_left_out": max(len(causes.found) - _MOST_CAUSES, 0),
         "unread": causes.unread,
-        "reasons": [] if causes.found else [texts.line(reason) for reason in report.first_reasons(_MOST_CAUSES)[0]],
+        "reasons": () if causes.found else report.first_reasons(_MOST_CAUSES)[0],
         "squares": _squares(opened, texts) if len(report.cases) <= _MOST_SQUARES else (),
         "segments": _segments(report.verdicts, query),
         "facts": run_facts(opened),
@@ -73,13 +70,12 @@ def run_page(opened: OpenRun, query: Query, texts: Texts, against: OpenRun | Non
         "clean": clean,
         "decided": decided,
         "unreached": unreached,
-        "information": [row for row in criterion_rows(report) if row[0].threshold is None],
+        "information": [row for row in known if row[0].threshold is None],
         "chart_size": (WIDTH, HEIGHT),
         "then": _what_if(opened, thresholds) if thresholds else None,
         "case_link": case_link,
-        "missed_link": lambda criterion: _only(query, criterion=criterion),
-        "scores_link": partial(_scores_link, query),
-        "links_of": lambda criterion: partial(_scores_link, query, criterion),
+        "only": partial(_only, query),
+        "scores_link": lambda criterion: partial(_scores_link, query, criterion),
         "query": query,
         "tabs": tabs,
         "narrowed": narrowed,
@@ -121,32 +117,21 @@ def run_facts(opened: OpenRun) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-@dataclass(frozen=True, slots=True)
-class Square:
-    """A case run as a mark."""
-
-    verdict: Verdict
-    about: str
-    """Its name, its verdict and its cause."""
-    href: str
-
-
-def _squares(opened: OpenRun, texts: Texts) -> list[Square]:
+def _squares(opened: OpenRun, texts: Texts) -> list[tuple[Verdict, str, str]]:
+    """Return each case run as a mark: its verdict, its name, verdict and cause in words, and its address."""
     causes = {place: f": {cause.text}" for cause in reversed(opened.causes.found) for place in cause.places}
-    verdicts, cases = opened.report.verdicts, opened.report.cases
     return [
-        Square(verdict, texts.line(f"{opened.report.label(cases[place])} {verdict}{causes.get(place, '')}"), case_link(opened, place))
-        for place, verdict in enumerate(verdicts)
+        (case.verdict, texts.line(f"{opened.report.label(case)} {case.verdict}{causes.get(place, '')}"), case_link(opened, place))
+        for place, case in enumerate(opened.report.cases)
     ]
 
 
 def _segments(verdicts: Sequence[Verdict], query: Query) -> list[tuple[Verdict, str, str, float, float]]:
-    """Return the verdicts of too many case runs for a mark each: verdict, words, address, and from where to where its part of a bar reaches."""
-    counts = Counter(verdicts)
+    """Return the verdicts of too many case runs for a mark each: verdict, words, address, and where its part of a bar starts and how wide it is."""
     found: list[tuple[Verdict, str, str, float, float]] = []
     start = 0.0
-    for verdict in VERDICTS:
-        if count := counts[verdict]:
+    for verdict in WORST_FIRST:
+        if count := verdicts.count(verdict):
             width = max(1.0, 100 * count / len(verdicts))
             found.append((verdict, f"{counted(count, 'case run')} {verdict}", _only(query, verdict=verdict), start, width))
             start += width
@@ -197,10 +182,12 @@ def _places(opened: OpenRun, query: Query) -> tuple[list[int], list[Tab], list[t
     tabs = [Tab("All", by_verdict.total(), query(verdict=""), not verdict)]
     tabs += [
         Tab(name.capitalize(), by_verdict[name], query(verdict=name), name == verdict)
-        for name in VERDICTS
+        for name in WORST_FIRST
         if by_verdict[name] or name == verdict
     ]
-    ranked = sorted((place for place in chosen if not criterion or criterion in missed[place]), key=lambda place: ORDER[verdicts[place]])
+    ranked = sorted(
+        (place for place in chosen if not criterion or criterion in missed[place]), key=lambda place: WORST_FIRST.index(verdicts[place])
+    )
     return ranked, tabs, narrowed
 
 
@@ -213,20 +200,6 @@ def _range(query: Query) -> tuple[Callable[[Tally], bool], str]:
         raise UsageError(f"low={query.get('low')} and high={query.get('high')}; wanted two numbers")
     told = f"is {low:g}" if low == high else f"from {low:g} to {high:g}"
     return lambda tally: tally.score is not None and low <= tally.score <= high, told
-
-
-@dataclass(frozen=True, slots=True)
-class WhatIf:
-    """What a run would have come to with other thresholds, from the scores that it has."""
-
-    verdict: Verdict
-    passed: int
-    """How many case runs would have passed, of all."""
-    total: int
-    better: tuple[int, ...]
-    """The places of the case runs that would pass and did not."""
-    worse: tuple[int, ...]
-    """The places of those that passed and would not."""
 
 
 def _thresholds_asked(opened: OpenRun, query: Query) -> dict[str, float]:
@@ -259,8 +232,8 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _what_if(opened: OpenRun, thresholds: Mapping[str, float]) -> WhatIf:
-    """Return what the run would have come to: each case run's verdict as `CaseResult.verdict` has it."""
+def _what_if(opened: OpenRun, thresholds: Mapping[str, float]) -> dict[str, Any]:
+    """Return what the run would have come to, each case run's verdict as `CaseResult.verdict` has it, and the places of those that change."""
     now, then = opened.report.verdicts, list[Verdict]()
     for _, agent_failed, tallies in opened.report.cases.tallies():
         deciding = [
@@ -272,13 +245,12 @@ def _what_if(opened: OpenRun, thresholds: Mapping[str, float]) -> WhatIf:
             then.append("failed")
         else:
             then.append("undecided" if agent_failed or not deciding or any(tally.score is None for tally in deciding) else "passed")
-    return WhatIf(
-        verdict=verdict_of(then),
-        passed=then.count("passed"),
-        total=len(then),
-        better=tuple(place for place, verdict in enumerate(then) if verdict == "passed" != now[place]),
-        worse=tuple(place for place, verdict in enumerate(then) if verdict != "passed" == now[place]),
-    )
+    return {
+        "verdict": verdict_of(then),
+        "passed": then.count("passed"),
+        "better": [place for place, verdict in enumerate(then) if verdict == "passed" != now[place]],
+        "worse": [place for place, verdict in enumerate(then) if verdict != "passed" == now[place]],
+    }
 
 
 def first_look_page(look: FirstLook, query: Query, texts: Texts) -> dict[str, Any]:

@@ -30,7 +30,6 @@ class Noted:
     run_id: str
     record: str
     """The path of the promotion record among the run's artifacts."""
-    by: str = ""
     reason: str = ""
 
 
@@ -102,12 +101,10 @@ def _notes(model: str, version: str, tags: Mapping[str, str]) -> Iterator[Noted]
     """Yield the last decision on a version, the last refusal that left it its alias, and each pass of another alias."""
     seen = set[str]()
     for prefix in (TAG, REFUSAL):
-        run_id, verdict, alias, record, by, reason = (
-            tags.get(f"{prefix}{name}", "") for name in (".run_id", "", ".alias", ".record", ".decided_by", ".reason")
-        )
-        if run_id and verdict:
-            seen.add(record)
-            yield Noted(model=model, version=version, alias=alias, verdict=verdict, run_id=run_id, record=record, by=by, reason=reason)
+        verdict, alias, record, reason = (tags.get(f"{prefix}{name}", "") for name in ("", ".alias", ".record", ".reason"))
+        if verdict and (at := read_location(record)):
+            seen.add(at.path)
+            yield Noted(model=model, version=version, alias=alias, verdict=verdict, run_id=at.run_id, record=at.path, reason=reason)
     passed = pass_tag("")
     for name, text in tags.items():
         location = read_location(text) if name.startswith(passed) else None

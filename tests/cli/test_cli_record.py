@@ -140,7 +140,7 @@ def test_failed_conversations_are_recorded_and_named_with_3(talker: str, tmp_pat
     ]
     scored = invoke("score", "talks.evalset.json", "--actual", "talks.json")
     assert scored.exit_code == 2
-    assert "? RuntimeError: no model · 1 case, 1 criterion\n    - fails" in scored.stdout
+    assert "? RuntimeError: no model · 1 case, 1 criterion\n    - fails (run 1), fails (run 2)\n" in scored.stdout
     valid = invoke("validate", "talks.json").stdout
     assert valid == "talks.json: recording, 4 conversations on 2 cases of talks, 2 of them failed\n"
 

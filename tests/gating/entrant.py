@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlflow_adk_eval.gating.api import promote, verify
+from mlflow_adk_eval.gating.promotion.record import RecordLocation, read_location
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import Lab, evidence_of, report_of
 
@@ -29,6 +30,13 @@ class Entrant:
     @property
     def tags(self) -> dict[str, str]:
         return self.lab.tags(self.name, self.version)
+
+    @property
+    def record(self) -> RecordLocation:
+        """Where the record of the last decision lies, by the version's tags."""
+        found = read_location(self.tags["adk_eval.gate.record"])
+        assert found is not None
+        return found
 
 
 def promoted(lab: Lab, name: str, count: int, **options: Any) -> list[Entrant]:

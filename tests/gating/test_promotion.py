@@ -26,7 +26,7 @@ from mlflow_adk_eval.gating.api import gate, promote, rollback, verify
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
 from mlflow_adk_eval.gating.promotion.claim_log import Confirmation, key_of, text_of
 from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
-from mlflow_adk_eval.gating.promotion.record import Record, Target
+from mlflow_adk_eval.gating.promotion.record import Record, Target, read_location
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.results.decision import Decision, GateFailed
@@ -72,9 +72,11 @@ def bad(lab: Lab, model: str) -> Entrant:
 
 def record_of(lab: Lab, tags: Mapping[str, str], prefix: str = "adk_eval.gate") -> Any:
     """Return the record that the tags point at, once its hash is checked."""
-    content = MlflowStore(lab.uri).artifact(tags[f"{prefix}.run_id"], tags[f"{prefix}.record"])
+    location = read_location(tags[f"{prefix}.record"])
+    assert location is not None
+    content = MlflowStore(lab.uri).artifact(location.run_id, location.path)
     assert content is not None
-    assert hashlib.sha256(content).hexdigest() == tags[f"{prefix}.record_sha256"]
+    assert hashlib.sha256(content).hexdigest() == location.sha256
     return json.loads(content)
 
 
@@ -86,14 +88,13 @@ def test_a_good_version_gets_the_alias_and_a_record_of_why(lab: Lab, good: Entra
     tags = good.tags
     assert {key.removeprefix("adk_eval.gate."): value for key, value in tags.items() if "record" not in key and "passed" not in key} == {
         "adk_eval.gate": "passed",
-        "run_id": good.run_id,
         "alias": "champion",
-        "decided_by": "octocat",
         "reason": "; ".join(decision.reasons),
     }
     record = record_of(lab, tags)
     assert record["target"] == {"name": good.name, "version": "1", "alias": "champion"}
     assert record["previous"] is None
+    assert record["decision"]["decided_by"] == "octocat"
     assert record["version"]["source"] == f"models:/{good.model_id}"
     found = {name: record["decision"][name] for name in ("policy_sha256", "evidence_sha256", "decided_at")}
     assert found == {
@@ -130,7 +131,7 @@ def test_a_refusal_is_recorded_and_sets_nothing(lab: Lab, bad: Entrant) -> None:
     assert tags["adk_eval.gate"] == "failed"
     assert tags["adk_eval.gate.reason"] == caught.value.decision.reasons[0]
     assert record_of(lab, tags)["decision"]["verdict"] == "failed"
-    assert "adk_eval.gate.passed.champion" not in tags
+    assert "mlflow.adk_eval.gate.passed.champion" not in tags
 
 
 def test_a_dry_run_decides_and_writes_nothing(lab: Lab, good: Entrant, bad_model: Entrant) -> None:
@@ -173,9 +174,9 @@ def test_a_later_refusal_leaves_the_record_of_the_champion_alone(lab: Lab, good:
     before = good.tags
     assert good.promote(run_id=good.bad_run(), raise_on_failure=False).verdict == "failed"
     tags = good.tags
-    assert {key: value for key, value in tags.items() if not key.startswith("adk_eval.gate.last_refusal")} == before
-    assert tags["adk_eval.gate.last_refusal"] == "failed"
-    assert record_of(lab, tags, "adk_eval.gate.last_refusal")["decision"]["verdict"] == "failed"
+    assert {key: value for key, value in tags.items() if not key.startswith("mlflow.adk_eval.gate.last_refusal")} == before
+    assert tags["mlflow.adk_eval.gate.last_refusal"] == "failed"
+    assert record_of(lab, tags, "mlflow.adk_eval.gate.last_refusal")["decision"]["verdict"] == "failed"
     assert lab.alias(good.name) == good.version
     assert good.verify().passed
 
@@ -236,7 +237,7 @@ def test_a_deleted_run_does_not_verify(lab: Lab, good: Entrant) -> None:
 
 def test_a_changed_record_does_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
-    path = good.tags["adk_eval.gate.record"]
+    path = good.tags["adk_eval.gate.record"].split()[1]
     lab.client.log_text(good.run_id, "{}", path)
     (reason,) = good.verify().reasons
     assert reason == f"version 1 of {good.name!r}: its promotion record {path} in run {good.run_id} was changed after the decision"
@@ -244,15 +245,15 @@ def test_a_changed_record_does_not_verify(lab: Lab, good: Entrant) -> None:
 
 def test_a_missing_record_does_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
-    path = good.tags["adk_eval.gate.record"]
+    path = good.tags["adk_eval.gate.record"].split()[1]
     Path(lab.client.get_run(good.run_id).info.artifact_uri.removeprefix("file://"), path).unlink()
     assert good.verify().reasons == (f"version 1 of {good.name!r}: its promotion record {path} is missing from run {good.run_id}",)
 
 
 def test_changed_tags_do_not_verify(lab: Lab, good: Entrant) -> None:
     good.promote()
-    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.decided_by", "nobody")
-    assert good.verify().reasons == ("the tag adk_eval.gate.decided_by disagrees with the promotion record",)
+    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.reason", "nobody")
+    assert good.verify().reasons == ("the tag adk_eval.gate.reason disagrees with the promotion record",)
 
 
 def forged(good: Entrant, **changes: str) -> str:
@@ -302,7 +303,7 @@ def test_a_record_whose_run_is_gone_does_not_verify(lab: Lab, good: Entrant) -> 
 def test_tags_that_lead_to_another_record_are_not_followed(lab: Lab, good: Entrant) -> None:
     good.promote()
     place = f"{'0' * 32} adk_eval_gate/lost.json {'0' * 64}"
-    lab.client.set_model_version_tag(good.name, good.version, "adk_eval.gate.passed.champion", place)
+    lab.client.set_model_version_tag(good.name, good.version, "mlflow.adk_eval.gate.passed.champion", place)
     assert good.verify().passed
 
 
@@ -343,7 +344,7 @@ def test_an_alias_that_moves_meanwhile_is_left_where_it_is(moment: str, expected
     assert decision.reasons == (expected.format(name=model),)
     assert lab.alias(model) == second.version
     assert third.tags["adk_eval.gate"] == "undecided"
-    assert "adk_eval.gate.passed.champion" not in third.tags
+    assert "mlflow.adk_eval.gate.passed.champion" not in third.tags
     assert record_of(lab, third.tags)["decision"]["verdict"] == "undecided"
 
 
@@ -366,7 +367,7 @@ def test_a_refusal_after_the_claim_leaves_the_earlier_pass_of_the_same_version(l
     baseline = Baseline(name="nothing")
     decision = promote_in(store, Target(name=good.name, version="1", alias="champion"), good.run_id, policy, baseline=baseline)
     assert decision.reasons == (f"it was compared with nothing, but the alias staging of {good.name!r} is at version 1 now",)
-    assert good.tags["adk_eval.gate.last_refusal"] == "undecided"
+    assert good.tags["mlflow.adk_eval.gate.last_refusal"] == "undecided"
     assert good.verify().passed
 
 
@@ -597,7 +598,7 @@ def test_a_claim_log_that_was_deleted_leaves_it_undecided_and_says_how_to_restor
 def test_a_model_of_any_name_has_its_record_within_the_folder(name: str, lab: Lab, model: str) -> None:
     entrant = Entrant(lab, f"{name} {model}")
     assert entrant.promote().passed
-    folder, _, file = entrant.tags["adk_eval.gate.record"].partition("/")
+    folder, _, file = entrant.tags["adk_eval.gate.record"].split()[1].partition("/")
     assert folder == "adk_eval_gate"
     assert file.replace("-", "").replace("_", "").replace(".json", "").isalnum()
     assert entrant.verify().passed

@@ -102,8 +102,6 @@ class CaseChange:
                 yield criterion, cause
 
 
-CausesByName = Mapping[str, Sequence[Cause]]
-"""By criterion; those of the case as a whole are under ``""``."""
 Read = Callable[[str, tuple[int, int]], tuple[CasePair, Sequence[TurnChange]]]
 """Returns two runs of a case, one of each side, with their turns."""
 
@@ -122,21 +120,10 @@ def case_change(sides: Sides, eval_id: str, read: Read) -> CaseChange:
         before=before,
         after=after,
         runs=runs,
-        criteria=tuple(sorted(_criteria(pair, causes), key=lambda change: not change.crossed)),
+        criteria=tuple(sorted(_criteria(pair, lambda name: causes()[name]), key=lambda change: not change.crossed)),
         causes=Stored(1, lambda: causes()[""]) if stopped else (),
         turns=_Found(lambda: read(eval_id, runs)[1]),
     )
-
-
-def _reader(sides: Sides) -> Read:
-    """Return what reads the turns of a case; those of the last one stay in memory, as those of all may be a gigabyte."""
-
-    @lru_cache(maxsize=1)
-    def read(eval_id: str, runs: tuple[int, int]) -> tuple[CasePair, Sequence[TurnChange]]:
-        pair = sides[0].cases[eval_id][runs[0]], sides[1].cases[eval_id][runs[1]]
-        return pair, turn_changes(sides, pair)
-
-    return read
 
 
 @lru_cache(maxsize=1_000)
@@ -191,12 +178,8 @@ class _Found(LazySequence[T]):
         return len(self._find())
 
 
-def _of(find: Callable[[], CausesByName], criterion: str) -> Sequence[Cause]:
-    return find()[criterion]
-
-
-def _criteria(pair: CasePair, find: Callable[[], CausesByName]) -> Iterator[CriterionChange]:
-    """Yield the deciding criteria whose result changed; `find`: returns the causes of each."""
+def _criteria(pair: CasePair, find: Callable[[str], Sequence[Cause]]) -> Iterator[CriterionChange]:
+    """Yield the deciding criteria whose result changed; `find`: returns the causes of one."""
     left, right = ({result.criterion: result for result in case.results if result.decides} for case in pair)
     for name in dict.fromkeys([*right, *left]):
         was, now = left.get(name), right.get(name)
@@ -209,19 +192,19 @@ def _criteria(pair: CasePair, find: Callable[[], CausesByName]) -> Iterator[Crit
             threshold_before=was.threshold if was else None,
             threshold_after=now.threshold if now else None,
             greater_is_better=(now or left[name]).greater_is_better,
-            causes=_Found(partial(_of, find, name)),
+            causes=_Found(partial(find, name)),
         )
         if change.crossed or (was and now and outcomes_differ(change.before, change.after)):
             yield change
 
 
-def _causes(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> CausesByName:
-    """Return the causes of each criterion's change, and that the agent did not finish, or finished again."""
+def _causes(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Mapping[str, Sequence[Cause]]:
+    """Return the causes by criterion, and under ``""`` that the agent did not finish, or finished again."""
     errors = [f"the agent did not finish: {shortened(case.error)}" if case.error else "" for case in pair]
     where = next((turn.index for turn in turns if any(side and side.error for side in (turn.before, turn.after))), None)
     causes: dict[str, Sequence[Cause]] = {"": (Cause(kind="error", turn=where, before=errors[0], after=errors[1]),)}
     alike = [*accumulate((turn.same_behaviour for turn in turns), and_, initial=True)]
-    for change in _criteria(pair, lambda: causes):
+    for change in _criteria(pair, causes.__getitem__):
         before, after = ("" if value is None else f"{value:g}" for value in (change.threshold_before, change.threshold_after))
         found = [Cause(kind="threshold", before=before, after=after)] if before != after else []
         cells = [
@@ -323,7 +306,13 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
         confidence: the confidence level of each interval bound; 1 − confidence is the false-alarm rate. Between 0.5 and 1.
     """
     sides = (before, after)
-    pairing, read = pairing_of(sides), _reader(sides)
+    pairing = pairing_of(sides)
+
+    @lru_cache(maxsize=1)  # those of the last case, as those of all may be a gigabyte
+    def read(eval_id: str, runs: tuple[int, int]) -> tuple[CasePair, Sequence[TurnChange]]:
+        pair = before.cases[eval_id][runs[0]], after.cases[eval_id][runs[1]]
+        return pair, turn_changes(sides, pair)
+
     return Comparison(
         before=before,
         after=after,

@@ -121,9 +121,8 @@ def unmeasured(policy: Policy, customs: Collection[str] | None = None) -> Iterat
         if customs is None and (not near or near in name or re.sub(r"\D", "", near) != re.sub(r"\D", "", name)):
             continue
         path = json_path("$", ["slices", named, "rules", measure] if named else ["rules", measure])
-        wanted = f"a criterion, a custom metric from a config given here or in the policy's folder, or one of {', '.join(MEASURES)}"
-        if customs is None:
-            wanted = f"a criterion, a custom metric, or one of {', '.join(MEASURES)}"
+        of_config = "" if customs is None else " from a config given here or in the policy's folder"
+        wanted = f"a criterion, a custom metric{of_config}, or one of {', '.join(MEASURES)}"
         yield Problem(path, "a rule on an unknown measure", wanted, did_you_mean(name, known))
 
 

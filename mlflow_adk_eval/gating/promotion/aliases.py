@@ -18,7 +18,7 @@ from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
 from mlflow_adk_eval.gating.promotion.promote import TIMEOUTS, ClaimTimeouts, changed_since, claimed, patiently
 from mlflow_adk_eval.gating.promotion.record import (
-    TAG,
+    HIDDEN,
     Record,
     RegisteredModel,
     Target,
@@ -34,7 +34,7 @@ from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.text import few
 
-LAST_ROLLBACK = f"{TAG}.last_rollback"
+LAST_ROLLBACK = f"{HIDDEN}.last_rollback"
 """Where a version says that the alias was taken back to it."""
 RollbackKind = Literal["rollback", "restore"]
 
@@ -150,7 +150,7 @@ class AliasRollback:
             left = replace(record.target, version=record.previous.number)
             note = f"for version {record.target.version} by {record.decision.decided_by} at {record.decision.decided_at}: {self.reason}"
             with suppress(UsageError):
-                self.store.tag(left, {f"{TAG}.given_up.{self.alias}": note})
+                self.store.tag(left, {f"{HIDDEN}.given_up.{self.alias}": note})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

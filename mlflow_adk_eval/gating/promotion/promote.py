@@ -194,8 +194,7 @@ def promote_in(
 
 def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:
     if not problem:
-        signed = {f"{TAG}.signed_by": store.signer.verifier.key_ids[0]} if store.signer else {}
-        _tag(store, record.target, {**record.tags(), **signed, pass_tag(record.target.alias): str(record.location)})
+        _tag(store, record.target, {**record.tags(), pass_tag(record.target.alias): str(record.location)})
         with suppress(UsageError):  # a version or run that was deleted at once needs no description
             store.describe(record)
         return record.decision

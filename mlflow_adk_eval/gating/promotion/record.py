@@ -58,7 +58,9 @@ class VersionId:
 
 
 TAG = "adk_eval.gate"
-REFUSAL = f"{TAG}.last_refusal"
+HIDDEN = f"mlflow.{TAG}"
+"""The beginning of tags that MLflow's page of a version does not show; its list of versions does."""
+REFUSAL = f"{HIDDEN}.last_refusal"
 """Where a refusal is noted on a version that holds the alias by an earlier pass."""
 _MAX_NAME = 80
 _MAX_REASON = 500
@@ -225,16 +227,9 @@ class Record:
 
     def tags(self, prefix: str = TAG) -> dict[str, str]:
         """Return the tags of the model version, the verdict last: what leads to the record, and what is said without it."""
-        decision, location = self.decision, self.location
-        details = {
-            "run_id": decision.run_id,
-            "alias": self.target.alias,
-            "record": location.path,
-            "record_sha256": location.sha256,
-            "decided_by": decision.decided_by,
-            "reason": "; ".join(decision.reasons)[:_MAX_REASON],
-        }
-        return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: decision.verdict}
+        reason = "; ".join(self.decision.reasons)[:_MAX_REASON]
+        details = {"alias": self.target.alias, "record": str(self.location), "reason": reason}
+        return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: self.decision.verdict}
 
 
 _DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines below)"
@@ -293,7 +288,7 @@ def decision_statement(location: RecordLocation, content: bytes) -> Statement:
 
 def pass_tag(alias: str) -> str:
     """Return the key of the tag that leads to the record of an alias, also after the version got another alias."""
-    return f"{TAG}.passed.{alias}"
+    return f"{HIDDEN}.passed.{alias}"
 
 
 def read_location(text: str) -> RecordLocation | None:

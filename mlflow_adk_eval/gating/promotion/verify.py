@@ -223,7 +223,7 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
     # (1) The claim log names the record of the last promotion of this very version to the alias.
     params, holder = store.claims(name), None if alias is None else store.holder(name, alias)
     if alias is None:
-        location = read_location(" ".join(found.tags.get(f"{TAG}.{key}", "") for key in ("run_id", "record", "record_sha256")))
+        location = read_location(found.tags.get(f"{TAG}.record", ""))
     else:
         moves = store.claim_log(name, alias, params).moves(holder)
         named = [entry.claim.record for entry in moves if (entry.claim.version, entry.claim.kind) == (found.id, "promotion")]
@@ -258,7 +258,7 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
     # (6) The tags that repeat it say the same, except while they are written and those of a later record; and a version that holds the
     # alias no more was not refused it since.
     entry, tags = claims.entry(record.claim), found.tags
-    if not (entry and entry.pending) and tags.get(f"{TAG}.record") == location.path:
+    if not (entry and entry.pending) and location.path in tags.get(f"{TAG}.record", "").split():
         problems += [f"the tag {key} disagrees with the promotion record" for key, value in record.tags().items() if tags.get(key) != value]
     verdict = tags.get(TAG, "passed")
     if holder != found.id and verdict != "passed" and tags.get(f"{TAG}.alias") == record.target.alias:

@@ -37,6 +37,7 @@ from mlflow_adk_eval.results.outcomes import (
 from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary, Report
 from mlflow_adk_eval.runs.checked_cells import LARGEST_SCORE
 from mlflow_adk_eval.text import Few, beginning, counted, few
+from mlflow_adk_eval.text import format_number as with_four_digits
 
 PIN_THE_CONFIG = "pin the config in the policy if this is intended"
 _MAX_EXAMPLES = 3
@@ -72,14 +73,12 @@ class RuleTarget:
 
 
 def format_number(value: float, *, unlike: float | None = None) -> str:
-    """Return a number with four digits, or with all of them where it would be rounded to another one.
+    """Return a number as `text.format_number` does, but all digits before the point.
 
     >>> format_number(0.123456), format_number(4100.0), format_number(0.7999999, unlike=0.8)
     ('0.1235', '4100', '0.7999999')
     """
-    short = f"{value:.4g}"
-    if unlike is not None and short == f"{unlike:.4g}" and value != unlike:
-        return repr(value)
+    short = with_four_digits(value, unlike=unlike)
     return f"{value:.0f}" if "e" in short and 1 <= abs(value) < _LARGE else short
 
 

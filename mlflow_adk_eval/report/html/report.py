@@ -27,7 +27,7 @@ from mlflow_adk_eval.evalset.models import ConversationScenario
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches, reason_of
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches, reason_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import ItemResult, cell_at, item_results, row_verdict, votes_by_turn
 from mlflow_adk_eval.runs.stored_run import loaded
@@ -278,7 +278,6 @@ def chart_of(summary: CriterionSummary) -> Chart | None:
 MOST_TURNS = 500
 """Above so many turns not every case is shown, and of those that are shown no more than so many turns."""
 _MOST_CAUSES = 50
-_ORDER: tuple[Verdict, ...] = ("failed", "undecided", "passed")
 _EXACTLY = ToolTrajectorySettings(threshold=1.0)
 """How tool calls are compared where no criterion says how."""
 
@@ -325,7 +324,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
 def share_of(report: Report) -> str:
     """Return how many cases came to each verdict, as part of a sentence."""
     verdicts = report.verdicts
-    others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in _ORDER[:2] if verdict in verdicts)
+    others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in WORST_FIRST[:2] if verdict in verdicts)
     return format_share(verdicts, report.num_runs) + "".join(others)
 
 
@@ -366,7 +365,7 @@ def shown_cases(report: Report, most: int = MOST_TURNS) -> tuple[tuple[CaseResul
     With them a notice that says which are not shown; empty where all are.
     """
     verdicts = report.verdicts
-    ranked = sorted(range(len(verdicts)), key=lambda place: _ORDER.index(verdicts[place]))
+    ranked = sorted(range(len(verdicts)), key=lambda place: WORST_FIRST.index(verdicts[place]))
     turns = sum(report.cases.run_turns)
     if turns <= most:
         return tuple(map(report.cases.at, ranked)), ""

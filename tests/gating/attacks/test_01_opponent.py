@@ -27,7 +27,7 @@ def poor_record(lab: Lab, model: str) -> tuple[Entrant, str]:
     good_run = champion.run_id
     champion.run_id = lab.log(evidence_of(report_of(wrong=CASES), model_id=champion.model_id))
     assert champion.promote("staging", policy={"rules": {RESPONSE: {"min": 0.01}}}).passed
-    place = champion.tags["adk_eval.gate.passed.staging"]
+    place = champion.tags["mlflow.adk_eval.gate.passed.staging"]
     champion.run_id = good_run
     return champion, place
 
@@ -35,13 +35,8 @@ def poor_record(lab: Lab, model: str) -> tuple[Entrant, str]:
 def test_a_tag_that_leads_to_a_poor_run_changes_no_comparison(lab: Lab, model: str, poor_record: tuple[Entrant, str]) -> None:
     champion, place = poor_record
     regressed = entrant(lab, model, wrong=["heating"])
-    for key, value in {
-        "adk_eval.gate.passed.champion": place,
-        "adk_eval.gate.run_id": place.split()[0],
-        "adk_eval.gate.record": place.split()[1],
-        "adk_eval.gate.record_sha256": place.split()[2],
-    }.items():
-        lab.client.set_model_version_tag(model, champion.version, key, value)
+    for key in ("mlflow.adk_eval.gate.passed.champion", "adk_eval.gate.record"):
+        lab.client.set_model_version_tag(model, champion.version, key, place)
     decision = regressed.promote(policy=POLICY, raise_on_failure=False)
     assert decision.verdict != "passed"
     assert decision.baseline_run_id in ("", champion.run_id)
@@ -59,7 +54,7 @@ def test_a_later_poor_run_of_the_champion_is_not_what_is_compared_with(lab: Lab,
 
 def test_a_record_of_the_champion_that_was_rewritten_is_not_compared_with(lab: Lab, model: str, poor_record: tuple[Entrant, str]) -> None:
     champion, place = poor_record
-    regressed, path = entrant(lab, model, wrong=["heating"]), champion.tags["adk_eval.gate.passed.champion"].split()[1]
+    regressed, path = entrant(lab, model, wrong=["heating"]), champion.tags["mlflow.adk_eval.gate.passed.champion"].split()[1]
     run_id, poor_path, _ = place.split()
     (lab.artifacts(champion.run_id) / path).write_bytes((lab.artifacts(run_id) / poor_path).read_bytes())
     decision = regressed.promote(policy=POLICY, raise_on_failure=False)

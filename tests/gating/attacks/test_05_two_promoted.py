@@ -70,7 +70,7 @@ def test_who_comes_after_its_claim_was_given_up_is_refused_and_gives_the_alias_b
     assert fast.verify().passed
     assert audit(model, tracking_uri=lab.uri)[0].valid
     assert [entry.state for entry in claim_log_of(MlflowStore(lab.uri), model).entries] == ["lost", "done"]
-    assert "adk_eval.gate.passed.champion" not in slow.tags
+    assert "mlflow.adk_eval.gate.passed.champion" not in slow.tags
 
 
 def test_a_machine_that_slept_after_it_confirmed_sets_nothing(lab: Lab, model: str) -> None:

@@ -46,9 +46,9 @@ def test_an_audit_does_not_move_production_since_evidence_was_touched(edit: str,
         case "artifact edited":
             lab.client.log_text(champion.run_id, "{}", "adk_eval/cells/part-00000.parquet")
         case "version tagged":
-            lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.decided_by", "nobody")
+            lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.reason", "nobody")
         case _:
-            lab.client.log_text(champion.run_id, "{}", champion.tags["adk_eval.gate.record"])
+            lab.client.log_text(champion.run_id, "{}", champion.record.path)
     (found,) = audit(model, restore=True, tracking_uri=lab.uri)
     assert not found.valid
     assert found.restored is None

@@ -106,7 +106,7 @@ def test_what_is_promoted_in_the_claim_log_of_another_model_spoils_neither(lab: 
 @slow
 def test_a_record_of_many_bytes_is_not_read(lab: Lab, model: str) -> None:
     (champion,) = promoted(lab, model, 1)
-    with (lab.artifacts(champion.run_id) / champion.tags["adk_eval.gate.record"]).open("r+b") as file:
+    with (lab.artifacts(champion.run_id) / champion.record.path).open("r+b") as file:
         file.truncate(65 << 20)
     assert "was changed after the decision" in champion.verify().reasons[0]
 
@@ -151,13 +151,13 @@ EDITS: dict[str, Edit] = {
 @slow
 def test_a_record_that_somebody_wrote_is_refused_and_breaks_nothing(lab: Lab, model: str) -> None:
     (champion,) = promoted(lab, model, 1)
-    content = MlflowStore(lab.uri).artifact(champion.run_id, champion.tags["adk_eval.gate.record"]) or b""
+    content = MlflowStore(lab.uri).artifact(champion.run_id, champion.record.path) or b""
     for number, edit in enumerate(EDITS.values()):
         record, path = json.loads(content), f"adk_eval_gate/made_up_{number}.json"
         edit(record)
         text = json.dumps(record)
         lab.client.log_text(champion.run_id, text, path)
-        for key, value in {"record": path, "record_sha256": hashlib.sha256(text.encode()).hexdigest()}.items():
-            lab.client.set_model_version_tag(model, champion.version, f"adk_eval.gate.{key}", value)
+        place = f"{champion.run_id} {path} {hashlib.sha256(text.encode()).hexdigest()}"
+        lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.record", place)
         assert champion.verify(alias=None, version=champion.version).verdict == "undecided"
     assert champion.verify().passed

@@ -112,7 +112,7 @@ def test_a_wrong_clock_of_this_machine_changes_nothing(by: timedelta, served_lab
         assert abs(datetime.fromisoformat(found.decided_at) - now()) < timedelta(minutes=1)
     claim = MlflowStore(uri).claim_log(model, "champion").entries[0].claim
     assert abs(claim.at - now()) < timedelta(minutes=1)
-    record = served_lab.tags(model, good.version)["adk_eval.gate.record"]
+    record = good.record.path
     assert f"{now():%Y%m%dT}" in record or f"{now() - timedelta(minutes=1):%Y%m%dT}" in record
 
 

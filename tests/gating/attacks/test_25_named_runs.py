@@ -57,11 +57,12 @@ def test_a_run_of_the_future_is_no_latest_one(lab: Lab) -> None:
 def test_champion_goes_by_the_claim_log_and_not_by_tags(lab: Lab, model: str) -> None:
     champion, rival = Entrant(lab, model), Entrant(lab, model)
     champion.promote()
-    lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.run_id", rival.run_id)
+    place = champion.tags["adk_eval.gate.record"]
+    lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.record", place.replace(champion.run_id, rival.run_id))
     for name in (f"{model}@champion", f"models:/{model}@champion", f"runs:/{model}@champion"):
-        with pytest.raises(UsageError, match=r"the tag adk_eval\.gate\.run_id disagrees with the promotion record"):
+        with pytest.raises(UsageError, match=r"the tag adk_eval\.gate\.record disagrees with the promotion record"):
             run_id_at(name, lab.uri)
-    lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.run_id", champion.run_id)
+    lab.client.set_model_version_tag(model, champion.version, "adk_eval.gate.record", place)
     assert run_id_at(f"{model}@champion", lab.uri) == champion.run_id
     assert adk_eval.gate("champion", model=model, tracking_uri=lab.uri).run_id == champion.run_id
     # As an opponent, a run is named by whoever decides: the candidate could have left the latest one there.

@@ -114,7 +114,7 @@ class Scene:
         client, luck, name = self.lab.client, self.luck, self.name
         version, other = (luck.choice(list(self.entrants.values())) for _ in range(2))
         tags = version.tags
-        key = luck.choice(sorted({*tags, "adk_eval.gate", "adk_eval.gate.passed.champion", "adk_eval.gate.alias"}))
+        key = luck.choice(sorted({*tags, "adk_eval.gate", "mlflow.adk_eval.gate.passed.champion", "adk_eval.gate.alias"}))
         return luck.choice([
             ("alias set", lambda: client.set_registered_model_alias(name, "champion", version.version)),
             ("alias deleted", lambda: client.delete_registered_model_alias(name, "champion")),
@@ -189,7 +189,7 @@ class Scene:
         claim_log = client.get_experiment_by_name(name)
         tagged = client.search_experiments(filter_string=f"tags.`adk_eval.gate.model` = '{digest(self.name)}'", view_type=ViewType.ALL)
         known = claim_log is None and not tagged and "adk_eval.gate.claim_log" not in client.get_registered_model(self.name).tags
-        passed = any(key.startswith("adk_eval.gate.passed.") for entrant in self.entrants.values() for key in self.tags_of(entrant))
+        passed = any(key.startswith("mlflow.adk_eval.gate.passed.") for entrant in self.entrants.values() for key in self.tags_of(entrant))
         return known and not passed and self.lab.alias(self.name) is None
 
     def check(self, outcomes: Counter[str]) -> bool:

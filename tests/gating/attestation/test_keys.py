@@ -86,10 +86,9 @@ def test_a_signed_promotion_verifies_with_the_key(lab: Lab, model: str, keys: tu
     assert entrant.verify(verify_key=keys[1]).passed
     assert entrant.verify(verify_key=keys[0]).passed
     assert entrant.verify().passed
-    path, store = entrant.tags["adk_eval.gate.record"], MlflowStore(lab.uri)
+    path, store = entrant.record.path, MlflowStore(lab.uri)
     verifier = load_verifier(keys[1])
     assert verifier is not None
-    assert entrant.tags["adk_eval.gate.signed_by"] in verifier.key_ids
     payload = verifier.opened(store.artifact(entrant.run_id, path + ENVELOPE) or b"", PAYLOAD_TYPE)
     statement = read_statement(payload or b"", DECISION)
     assert statement is not None
@@ -126,7 +125,7 @@ def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tup
     assert entrant.verify(verify_key=pair[1]).reasons == (UNSIGNED.format(name=model),)
     entrant = Entrant(lab, f"{model}_signed")
     entrant.promote(signing_key=pair[0])
-    path = entrant.tags["adk_eval.gate.record"]
+    path = entrant.record.path
     for nonsense in NONSENSE:
         lab.client.log_text(entrant.run_id, nonsense, path + ENVELOPE)
         assert entrant.verify(verify_key=pair[1]).reasons == (f"its promotion record {path} is not signed with the key",)
@@ -135,18 +134,17 @@ def test_what_another_key_signed_does_not_verify(lab: Lab, model: str, pair: tup
 def forge(lab: Lab, champion: Entrant, target: Entrant) -> None:
     """Write record, tags and claim log as if `target` had been promoted, and move the alias: all that can be done without the key."""
     store = MlflowStore(lab.uri)
-    tags = champion.tags
-    record: dict[str, Any] = json.loads(store.artifact(champion.run_id, tags["adk_eval.gate.record"]) or b"")
+    record: dict[str, Any] = json.loads(store.artifact(champion.run_id, champion.record.path) or b"")
     record["target"]["version"], record["version"] = target.version, asdict(store.version(target.name, target.version).id)
     record["claim"], record["previous"] = 2, asdict(store.version(champion.name, champion.version).id)
     evidence = store.evidence(target.run_id)
     record["decision"] |= {"run_id": target.run_id, "evidence_sha256": evidence.sha256, "decided_by": "the boss"}
     content, path = json.dumps(record), "adk_eval_gate/forged.json"
     lab.client.log_text(target.run_id, content, path)
-    signature = store.artifact(champion.run_id, tags["adk_eval.gate.record"] + ENVELOPE) or b""
+    signature = store.artifact(champion.run_id, champion.record.path + ENVELOPE) or b""
     lab.client.log_text(target.run_id, signature.decode(), path + ENVELOPE)
     place = f"{target.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
-    lab.client.set_model_version_tag(target.name, target.version, "adk_eval.gate.passed.champion", place)
+    lab.client.set_model_version_tag(target.name, target.version, "mlflow.adk_eval.gate.passed.champion", place)
     forge_claim(store, target.name, version=target.version, previous="1", record=place, by="the boss")
     target.set_by_hand()
 
@@ -184,9 +182,10 @@ def test_a_rollback_wants_signed_records_and_signs_its_own(lab: Lab, model: str,
     promoted_last = promoted(lab, model, 1, signing_key=pair[0])[0]
     move = rollback(model, reason="slow", signing_key=pair[0], verify_key=pair[1], tracking_uri=lab.uri)
     assert (move.previous, move.version) == (promoted_last.version, first.version)
-    tags = first.tags
-    signature = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"] + ENVELOPE)
-    content = MlflowStore(lab.uri).artifact(first.run_id, tags["adk_eval.gate.last_rollback.record"])
+    run_id, path, _ = first.tags["mlflow.adk_eval.gate.last_rollback.record"].split()
+    assert run_id == first.run_id
+    signature = MlflowStore(lab.uri).artifact(run_id, path + ENVELOPE)
+    content = MlflowStore(lab.uri).artifact(run_id, path)
     verifier = load_verifier(pair[1])
     assert verifier is not None
     payload = verifier.opened(signature or b"", PAYLOAD_TYPE)

@@ -26,7 +26,7 @@ from tests.gating.promotion.claim_kit import claim_log_of, forge_claim
 def forge_promotion(lab: Lab, champion: Entrant, target: Entrant) -> None:
     """Write a record and a claim as if `target` had been promoted: all that can be done without a key."""
     store = MlflowStore(lab.uri)
-    record = json.loads(store.artifact(champion.run_id, champion.tags["adk_eval.gate.record"]) or b"")
+    record = json.loads(store.artifact(champion.run_id, champion.record.path) or b"")
     record["target"]["version"], record["version"] = target.version, asdict(store.version(target.name, target.version).id)
     record["claim"], record["previous"] = 2, asdict(store.version(champion.name, champion.version).id)
     record["decision"] |= {"run_id": target.run_id, "evidence_sha256": store.evidence(target.run_id).sha256}
@@ -79,11 +79,10 @@ def test_an_alias_that_was_moved_by_hand_is_not_valid_and_is_restored(lab: Lab, 
     assert [note.partition(", by")[0] for note in again.notes] == ["before a restoration to version 2"]
     assert again.notes[0].endswith("it was moved by hand from version 2 to version 3")
     tags = lab.tags(model, "2")
-    assert tags["adk_eval.gate.last_rollback"] == "restore"
-    assert tags["adk_eval.gate.last_rollback.reason"].startswith("version 3: it was moved by hand")
-    record = json.loads(
-        MlflowStore(lab.uri).artifact(tags["adk_eval.gate.last_rollback.run_id"], tags["adk_eval.gate.last_rollback.record"]) or b""
-    )
+    assert tags["mlflow.adk_eval.gate.last_rollback"] == "restore"
+    assert tags["mlflow.adk_eval.gate.last_rollback.reason"].startswith("version 3: it was moved by hand")
+    run_id, path, _ = tags["mlflow.adk_eval.gate.last_rollback.record"].split()
+    record = json.loads(MlflowStore(lab.uri).artifact(run_id, path) or b"")
     assert (record["kind"], record["previous"]["number"], record["claim"], record["decision"]["verdict"]) == ("restore", "3", 3, "passed")
 
 
@@ -261,7 +260,7 @@ def test_the_command_tells_and_exits_by_what_it_found(lab: Lab, model: str) -> N
 def test_a_run_is_all_that_gate_takes(lab: Lab, model: str) -> None:
     code, text = command(lab, "gate", Entrant(lab, model).run_id)
     assert code == 0
-    assert "PASSED" in text
+    assert "verdict: passed" in text
     assert isinstance(CliRunner().invoke(cli, ["gate", "verify", model]).exception, SystemExit), "a model is one argument too many"
 
 

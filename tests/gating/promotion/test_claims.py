@@ -289,7 +289,7 @@ def test_a_claim_log_that_somebody_begins_meanwhile_is_not_taken_for_one_that_wa
         found = answer(*args, **options)
         if not answers:
             other.claim(model, "champion.0001", "theirs")
-            lab.client.set_model_version_tag(model, version, "adk_eval.gate.passed.champion", "runs:/1/record.json")
+            lab.client.set_model_version_tag(model, version, "mlflow.adk_eval.gate.passed.champion", "runs:/1/record.json")
         answers.append(found)
         return found
 

@@ -35,12 +35,11 @@ def test_the_alias_goes_back_to_the_version_before_with_a_record(lab: Lab, model
     assert (claim.previous and claim.previous.number, claim.version.number) == ("3", "2")
     tags = lab.tags(model, "2")
     assert tags["adk_eval.gate"] == "passed"
-    assert tags["adk_eval.gate.last_rollback.reason"] == "it answers in Latin"
-    record = json.loads(
-        MlflowStore(lab.uri).artifact(tags["adk_eval.gate.last_rollback.run_id"], tags["adk_eval.gate.last_rollback.record"]) or b""
-    )
+    assert tags["mlflow.adk_eval.gate.last_rollback.reason"] == "it answers in Latin"
+    run_id, path, _ = tags["mlflow.adk_eval.gate.last_rollback.record"].split()
+    record = json.loads(MlflowStore(lab.uri).artifact(run_id, path) or b"")
     assert (record["kind"], record["reason"], record["decision"]["decided_by"]) == ("rollback", "it answers in Latin", "octocat")
-    assert lab.tags(model, "3")["adk_eval.gate.given_up.champion"].startswith("for version 2 by octocat at 20")
+    assert lab.tags(model, "3")["mlflow.adk_eval.gate.given_up.champion"].startswith("for version 2 by octocat at 20")
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ POLICY = {
 
 
 def record_of(entrant: Entrant) -> dict[str, Any]:
-    content = MlflowStore(entrant.lab.uri).artifact(entrant.run_id, entrant.tags["adk_eval.gate.record"])
+    content = MlflowStore(entrant.lab.uri).artifact(entrant.run_id, entrant.record.path)
     found: dict[str, Any] = json.loads(content or b"")
     return found
 
@@ -89,7 +89,7 @@ def rewritten(entrant: Entrant, edit: Callable[[dict[str, Any]], object]) -> tup
     lab.client.log_text(entrant.run_id, content, path)
     place = f"{entrant.run_id} {path} {hashlib.sha256(content.encode()).hexdigest()}"
     forge_claim(store, entrant.name, version=entrant.version, record=place)
-    lab.client.set_model_version_tag(entrant.name, entrant.version, "adk_eval.gate.passed.champion", place)
+    lab.client.set_model_version_tag(entrant.name, entrant.version, "mlflow.adk_eval.gate.passed.champion", place)
     decision = entrant.verify()
     assert decision.verdict == "undecided" or not decision.reasons
     return decision.reasons
@@ -128,9 +128,9 @@ def forged(of: Entrant, version: Entrant, number: int, outcome: Outcome) -> None
     content, path = json.dumps(record), "adk_eval_gate/forged.json"
     of.lab.client.log_text(of.run_id, content, path)
     digest = hashlib.sha256(content.encode()).hexdigest()
-    forge_claim(store, of.name, outcome, version=version.version, previous=of.version, record=f"{of.run_id} {path} {digest}")
-    for key, value in {"run_id": of.run_id, "record": path, "record_sha256": digest}.items():
-        of.lab.client.set_model_version_tag(of.name, version.version, f"adk_eval.gate.{key}", value)
+    place = f"{of.run_id} {path} {digest}"
+    forge_claim(store, of.name, outcome, version=version.version, previous=of.version, record=place)
+    of.lab.client.set_model_version_tag(of.name, version.version, "adk_eval.gate.record", place)
 
 
 def test_a_record_on_the_run_of_another_agent_does_not_verify(lab: Lab, model: str) -> None:
@@ -152,10 +152,9 @@ def test_a_record_whose_claim_was_refused_does_not_verify(lab: Lab, model: str) 
 
 
 def test_a_record_of_another_schema_cannot_be_read(lab: Lab, model: str) -> None:
-    (reason,) = rewritten(Entrant(lab, model), lambda record: record.update(schema=3))
-    assert reason.endswith(
-        f"its promotion record adk_eval_gate/edited.json in run {lab.client.get_model_version(model, '1').tags['adk_eval.gate.run_id']} cannot be read"
-    )
+    entrant = Entrant(lab, model)
+    (reason,) = rewritten(entrant, lambda record: record.update(schema=3))
+    assert reason.endswith(f"its promotion record adk_eval_gate/edited.json in run {entrant.run_id} cannot be read")
     assert read_record(b"{}") is None
     assert read_record(b"{") is None
 
