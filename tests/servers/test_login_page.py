@@ -30,6 +30,7 @@ COMMANDS = {
     "calibrate": "{run}",
     "judge-bench": "tests.servers.test_login_page:lenient --items {items} --votes 1",
     "power": "{run} --detect 0.1",
+    "runs": "--experiment {model}",
     "init": "tests.servers.test_login_page:lenient --traces {model} --force",
     "capture": "--run-id {run} --experiment {model} -o {out}.json",
     "gate": "{run}",
