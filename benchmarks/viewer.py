@@ -130,7 +130,7 @@ def in_browser(view: str, mlflow: str, uri: str, run_ids: list[str], runs: int, 
         ),
         f"MLflow: run of {turns:,} turns, its description": (
             lambda page: page.goto(f"{theirs}/runs/{run_id}"),
-            lambda page: page.get_by_text("case-0000001 failed").first.wait_for(),
+            lambda page: page.get_by_text("cases passed").first.wait_for(),
         ),
     }
     with sync_playwright() as playwright:

@@ -207,7 +207,14 @@ class Evaluation:
             "params": {
                 name: value
                 for name, value in run.data.params.items()
-                if name not in {"adk_eval.manifest_sha256", "adk_eval.model_id", "adk_eval.evaluation", "adk_eval.from_ledger", "adk_eval.resumed_from"}
+                if name
+                not in {
+                    "adk_eval.manifest_sha256",
+                    "adk_eval.model_id",
+                    "adk_eval.evaluation",
+                    "adk_eval.from_ledger",
+                    "adk_eval.resumed_from",
+                }
             },
             "table": [dict(zip(table["columns"], row, strict=True)) for row in table["data"]],
             "votes": votes.to_dict("records"),
