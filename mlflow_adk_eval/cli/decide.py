@@ -130,7 +130,7 @@ def promote_command(
     elif decision.passed:
         then = command("promote", model, version=version, alias=alias, run_id=decision.run_id, policy=how["policy"], tracking_uri=uri)
     elif not as_json:
-        then = after_failure(decision.run_id, uri, decision.baseline_run_id)
+        then = after_failure(decision.run_id, uri, decision.baseline_run_id or None)
     show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
 
 
@@ -194,7 +194,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
     run_id, uri, then = decision.run_id, compared["tracking_uri"], ""
     if not as_json:
-        passed, before = decision.passed, decision.baseline_run_id
+        passed, before = decision.passed, decision.baseline_run_id or None
         then = after_pass(run_id, uri, policy=policy, model=compared["model"]) if passed else after_failure(run_id, uri, before)
     show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlflow_adk_eval.cli.next_step import after_failure, command
+from mlflow_adk_eval.cli.next_step import after_failure, command, passed_before
 from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, json_option, store_option
 from mlflow_adk_eval.cli.output import print_json
 from mlflow_adk_eval.text import beginning, counted
@@ -49,7 +49,8 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
         return
     console().print(_table(rows))
     run_id, passed = rows[0].run_id, rows[0].verdict == "passed"
-    click.echo(f"next: {command('gate', run_id, tracking_uri=tracking_uri) if passed else after_failure(run_id, tracking_uri)}")
+    before = passed_before(rows[0], rows)
+    click.echo(f"next: {command('gate', run_id, tracking_uri=tracking_uri) if passed else after_failure(run_id, tracking_uri, before)}")
 
 
 def _table(rows: Sequence[RunRow]) -> Table:
