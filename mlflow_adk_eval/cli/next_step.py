@@ -9,15 +9,9 @@ import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.redact import without_credentials
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from mlflow_adk_eval.runs.listed import RunRow
 
 _MOST_EARLIER = 200
 """As many runs of the experiment are looked through for one that passed."""
@@ -30,16 +24,11 @@ def command(*words: object, tracking_uri: str | None = None, **options: object) 
     return shlex.join(["mlflow-adk-eval", *map(str, words), *given])
 
 
-def passed_before(row: RunRow, runs: Iterable[RunRow]) -> str:
-    """Return the id of the last run of the same eval set that passed, or nothing; `runs` are the latest first."""
-    return next((one.run_id for one in runs if (one.eval_set, one.verdict) == (row.eval_set, "passed") and one.started < row.started), "")
-
-
 def after_failure(run_id: str, tracking_uri: str | None, before: str | None = None) -> str:
     """Return what explains a run that did not pass: a comparison with `before`, by default the last run of its eval set that passed."""
     if before is None:
         from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
-        from mlflow_adk_eval.runs.listed import listed_runs, row_of  # noqa: PLC0415
+        from mlflow_adk_eval.runs.listed import listed_runs, passed_before, row_of  # noqa: PLC0415
 
         with suppress(AdkEvalError), store_at(tracking_uri) as store:  # MLflow may have gone away since the result was there
             row = row_of(store.client.get_run(run_id))

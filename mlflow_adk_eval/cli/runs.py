@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlflow_adk_eval.cli.next_step import after_failure, command, passed_before
+from mlflow_adk_eval.cli.next_step import after_failure, command
 from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, json_option, store_option
 from mlflow_adk_eval.cli.output import print_json
 from mlflow_adk_eval.text import beginning, counted
@@ -37,7 +37,7 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
     """
     from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
-    from mlflow_adk_eval.runs.listed import listed_runs  # noqa: PLC0415
+    from mlflow_adk_eval.runs.listed import listed_runs, passed_before  # noqa: PLC0415
 
     with store_at(tracking_uri) as store:
         rows = list(listed_runs(store.client, experiment, limit))
@@ -48,8 +48,7 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
         click.echo("no evaluation is logged here\nnext: mlflow-adk-eval init")
         return
     console().print(_table(rows))
-    run_id, passed = rows[0].run_id, rows[0].verdict == "passed"
-    before = passed_before(rows[0], rows)
+    run_id, passed, before = rows[0].run_id, rows[0].verdict == "passed", passed_before(rows[0], rows)
     click.echo(f"next: {command('gate', run_id, tracking_uri=tracking_uri) if passed else after_failure(run_id, tracking_uri, before)}")
 
 

@@ -6,7 +6,7 @@ Anybody who may write to the MLflow store may change those. They are shown, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -145,3 +145,8 @@ def listed_runs(client: MlflowClient, experiment: str | None = None, most: int =
         most, token = most - len(page), page.token
         if not token:
             return
+
+
+def passed_before(row: RunRow, runs: Iterable[RunRow]) -> str:
+    """Return the id of the last run of the same eval set that passed, or nothing; `runs` are the latest first."""
+    return next((one.run_id for one in runs if (one.eval_set, one.verdict) == (row.eval_set, "passed") and one.started < row.started), "")
