@@ -7,6 +7,7 @@ import html
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
@@ -149,6 +150,17 @@ def without_credentials(text: str) -> str:
     'https://github.com/acme/agent.git'
     """
     return _USERINFO.sub("://", text)
+
+
+def command(*words: object, tracking_uri: str | None = None, **options: object) -> str:
+    """Return a command of this package, quoted for a shell; options without a value are left out, and the user and password of a store.
+
+    >>> command("gate", "0123abcd", policy="my gate.yaml", model=None, tracking_uri="postgresql://me:secret@db/mlflow")
+    "mlflow-adk-eval gate 0123abcd --policy 'my gate.yaml' --tracking-uri postgresql://db/mlflow"
+    """
+    where = {"tracking_uri": without_credentials(tracking_uri)} if tracking_uri else {}
+    given = [text for name, value in (options | where).items() if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
+    return shlex.join(["mlflow-adk-eval", *map(str, words), *given])
 
 
 def has_credentials(text: str) -> bool:

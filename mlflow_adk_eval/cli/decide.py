@@ -11,7 +11,7 @@ from cloup import Command
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output
-from mlflow_adk_eval.cli.next_step import after_failure, after_pass, command
+from mlflow_adk_eval.cli.next_step import after_failure, after_pass
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     NO_VERDICT,
@@ -33,6 +33,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import end, print_json, show_decision, tell
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
@@ -286,7 +287,7 @@ def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, a
 
     files = adk_eval.export_attestation(run_id, output, tracking_uri=tracking_uri)
     how = "--identity IDENTITY --issuer ISSUER" if BUNDLE_PATH in files else "--verify-key PUBLIC_KEY.pem"
-    check = f"mlflow-adk-eval attestation verify {output} {how}"
+    check = f"{command('attestation', 'verify', output)} {how}"
     tell(f"{output}: {len(files)} files", as_json=as_json, then=check, folder=str(output), files=[str(file) for file in files])
 
 

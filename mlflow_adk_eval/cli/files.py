@@ -18,7 +18,6 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.init import only_agent
-from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     NO_VERDICT,
@@ -34,6 +33,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import end, print_json, tell
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, PolicyError, Problem, UsageError
+from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
@@ -376,7 +376,7 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
     from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
 
     file = EvalStorage(agent, eval_storage_uri).create(eval_set_id)
-    add = f"mlflow-adk-eval eval-set add-eval-case {agent} {eval_set_id} --scenarios-file FILE{_at(eval_storage_uri)}"
+    add = command("eval-set", "add-eval-case", agent, eval_set_id, scenarios_file="FILE", eval_storage_uri=eval_storage_uri)
     tell(f"{file}: a new eval set without cases", as_json=as_json, then=add, file=str(file), cases=0)
 
 
@@ -408,9 +408,5 @@ def add_eval_case(
     known = len({case.eval_id for case in cases}) - len(new)
     there = f"; {known} {'was' if known == 1 else 'were'} there already" if known else ""
     text = f"{storage.file(eval_set_id)}: {len(new)} new {'case' if len(new) == 1 else 'cases'}{there}"
-    run = f"mlflow-adk-eval run {agent} {eval_set_id}{_at(eval_storage_uri)}"
+    run = command("run", agent, eval_set_id, eval_storage_uri=eval_storage_uri)
     tell(text, as_json=as_json, then=run, file=str(storage.file(eval_set_id)), new=len(new), known=known)
-
-
-def _at(eval_storage_uri: str | None) -> str:
-    return f" --eval-storage-uri {eval_storage_uri}" if eval_storage_uri else ""

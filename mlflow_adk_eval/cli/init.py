@@ -23,6 +23,7 @@ from mlflow_adk_eval.cli.agent_output import agent_output_option
 from mlflow_adk_eval.cli.options import NO_VERDICT, PATH, agent_path, store_option
 from mlflow_adk_eval.cli.output import write_file
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents import Agent
@@ -133,10 +134,10 @@ def init(  # noqa: PLR0913 - as many options
         click.echo(f"wrote {path}")
     lines = [f"\nNext: {project.run}"] if address else [""]
     if GENERATED in {tag for case in eval_set.eval_cases for tag in case.tags}:
-        lines.append(f"Review the recorded answers, then: mlflow-adk-eval generate --accept {shlex.quote(str(project.paths[0]))}")
+        lines.append(f"Review the recorded answers, then: {command('generate', accept=project.paths[0])}")
     lines += [f"Calibrate the judge: label its verdicts with mlflow-adk-eval view --label, then {project.calibrate}"] if judge else []
     lines.append(f"Then: mlflow-adk-eval gate latest --policy {project.policy}")
-    add = f"With an agent: mlflow-adk-eval init AGENT --eval-set {shlex.quote(str(project.paths[0]))}"
+    add = f"With an agent: {command('init', 'AGENT', eval_set=project.paths[0])}"
     lines.append(f"As a test: pytest {shlex.quote(str(project.folder))}" if address else add)
     click.echo("\n".join(lines))
 
@@ -175,13 +176,12 @@ class _Project:
     @property
     def run(self) -> str:
         """The command that evaluates."""
-        agent = shlex.quote(self.agent) if self.agent else "AGENT"
-        return f"mlflow-adk-eval run {agent} {shlex.quote(str(self.paths[0]))} --experiment {self.name}"
+        return command("run", self.agent or "AGENT", self.paths[0], experiment=self.name)
 
     @property
     def calibrate(self) -> str:
         """The command that measures the judge by people's labels, for the policy."""
-        return f"mlflow-adk-eval calibrate latest -o {shlex.quote(str(self.folder / _CALIBRATION))}"
+        return command("calibrate", "latest", "-o", self.folder / _CALIBRATION)
 
     def texts(self, eval_set: adk_eval.EvalSet) -> Iterator[str]:
         """Yield what is written to `paths`."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     JUDGE_OPTIONS,
@@ -34,6 +33,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import end, print_json, write_file
 from mlflow_adk_eval.errors import RunError, UsageError
+from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:

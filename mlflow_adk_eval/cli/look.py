@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     COUNT,
     NO_VERDICT,
@@ -26,6 +25,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import print_json, tell, write_file
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:

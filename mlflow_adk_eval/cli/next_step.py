@@ -6,33 +6,26 @@ What MLflow lists of runs and versions is only offered here. The command that is
 from __future__ import annotations
 
 import re
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
 from mlflow_adk_eval.errors import AdkEvalError
-from mlflow_adk_eval.redact import without_credentials
+from mlflow_adk_eval.redact import command
 
 _MOST_EARLIER = 200
 """As many runs of the experiment are looked through for one that passed."""
-
-
-def command(*words: object, tracking_uri: str | None = None, **options: object) -> str:
-    """Return a command of ours; options without a value are left out."""
-    where = {"tracking_uri": without_credentials(tracking_uri)} if tracking_uri else {}
-    given = [text for name, value in (options | where).items() if value is not None for text in (f"--{name.replace('_', '-')}", str(value))]
-    return shlex.join(["mlflow-adk-eval", *map(str, words), *given])
 
 
 def after_failure(run_id: str, tracking_uri: str | None, before: str | None = None) -> str:
     """Return what explains a run that did not pass: a comparison with `before`, by default the last run of its eval set that passed."""
     if before is None:
         from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
-        from mlflow_adk_eval.runs.listed import listed_runs, passed_before, row_of  # noqa: PLC0415
+        from mlflow_adk_eval.runs.listed import listed_runs, row_of, runs_before  # noqa: PLC0415
 
         with suppress(AdkEvalError), store_at(tracking_uri) as store:  # MLflow may have gone away since the result was there
             row = row_of(store.client.get_run(run_id))
-            before = passed_before(row, listed_runs(store.client, row.experiment_id, _MOST_EARLIER))
+            earlier = runs_before(row, listed_runs(store.client, row.experiment_id, _MOST_EARLIER), passed=True)
+            before = next((one.run_id for one in earlier), "")
     return command(*(["compare", before] if before else ["report"]), run_id, tracking_uri=tracking_uri)
 
 

@@ -9,7 +9,6 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
-from mlflow_adk_eval.cli.next_step import command
 from mlflow_adk_eval.cli.options import (
     PATH,
     agent_path,
@@ -25,6 +24,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import end, print_json
 from mlflow_adk_eval.errors import RunError
+from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted
 
 _MOST_ERRORS = 10

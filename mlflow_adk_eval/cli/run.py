@@ -20,7 +20,7 @@ from cloup import Command, option_group
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
-from mlflow_adk_eval.cli.next_step import after_failure, command
+from mlflow_adk_eval.cli.next_step import after_failure
 from mlflow_adk_eval.cli.options import (
     EXIT_CODES,
     JUDGE_OPTIONS,
@@ -43,6 +43,7 @@ from mlflow_adk_eval.cli.options import (
 )
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.report import Report

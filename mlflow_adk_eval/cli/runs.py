@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mlflow_adk_eval.cli.next_step import after_failure, command
+from mlflow_adk_eval.cli.next_step import after_failure
 from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, json_option, store_option
 from mlflow_adk_eval.cli.output import print_json
+from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import beginning, counted
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
     """
     from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
-    from mlflow_adk_eval.runs.listed import listed_runs, passed_before  # noqa: PLC0415
+    from mlflow_adk_eval.runs.listed import listed_runs, runs_before  # noqa: PLC0415
 
     with store_at(tracking_uri) as store:
         rows = list(listed_runs(store.client, experiment, limit))
@@ -48,15 +49,16 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
         click.echo("no evaluation is logged here\nnext: mlflow-adk-eval init")
         return
     console().print(_table(rows))
-    run_id, passed, before = rows[0].run_id, rows[0].verdict == "passed", passed_before(rows[0], rows)
+    run_id, passed = rows[0].run_id, rows[0].verdict == "passed"
+    before = next((one.run_id for one in runs_before(rows[0], rows, passed=True)), "")
     click.echo(f"next: {command('gate', run_id, tracking_uri=tracking_uri) if passed else after_failure(run_id, tracking_uri, before)}")
 
 
 def _table(rows: Sequence[RunRow]) -> Table:
     """Return the list; a column that would say the same of all runs stands in the title."""
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - as above
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - as above
+
+    from mlflow_adk_eval.report.console import slim_table  # noqa: PLC0415
 
     ids = [row.run_id for row in rows]
     size = next(size for size in range(_SHORTEST, 33) if len({run_id[:size] for run_id in ids}) == len(set(ids)) or size == 32)  # noqa: PLR2004
@@ -74,7 +76,7 @@ def _table(rows: Sequence[RunRow]) -> Table:
         title += f", of {columns.pop('eval set')[0]}"
     if not any(columns["missing"]):
         del columns["missing"]
-    table = Table(title=Text(title), title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = slim_table(Text(title))
     cells = {heading: [beginning(text, _LONGEST) for text in texts] for heading, texts in columns.items()}
     for heading, texts in cells.items():  # an identifier stays whole: rather a line is too long than a name in two
         table.add_column(heading, no_wrap=True, min_width=max(map(len, (heading, *texts))))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, Flip
 from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
+from mlflow_adk_eval.report.console import slim_table
 from mlflow_adk_eval.report.html.page import Words, on_one_line
 from mlflow_adk_eval.report.sentences import format_scored, format_share
 from mlflow_adk_eval.results.outcomes import Outcome, Scored, Verdict, verdict_of
@@ -207,7 +207,7 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
 
 def _deltas(comparison: Comparison, words: Words) -> Table:
     """Return the means in a table that fits into 88 columns: the interval is below the difference, and the verdict below the p-value."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = slim_table()
     table.add_column(
         "", overflow="fold", min_width=min(_LONGEST_NAME, max((len(name_of(delta)) for delta in comparison.deltas), default=0))
     )

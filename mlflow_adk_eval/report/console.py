@@ -27,7 +27,7 @@ from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
+from rich.text import Text, TextType
 
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.gating.promotion.record import format_version
@@ -94,6 +94,11 @@ class _Console(Console):
             renderable.plain = without_control(renderable.plain)
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=without_control(segment.text))
+
+
+def slim_table(title: TextType | None = None) -> Table:
+    """Return a table of short cells, with a line below its head only."""
+    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
@@ -174,13 +179,8 @@ def repeats_view(repeats: Repeats) -> RenderableType:
         chances.add_column(heading, justify="right")
     for line in sentences.pass_hat_lines(repeats):
         chances.add_row(f"pass^{line.k}", f"{line.mean:.1%}", line.bounds)
-    spreads = Table(
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        caption="standard deviations over the cases with a score in every run",
-        caption_justify="left",
-    )
+    spreads = slim_table()
+    spreads.caption, spreads.caption_justify = "standard deviations over the cases with a score in every run", "left"
     for heading in sentences.SPREAD_HEADINGS:
         spreads.add_column(heading, justify="left" if heading == "criterion" else "right", no_wrap=heading == "criterion")
     for criterion, *numbers in sentences.spread_lines(repeats):
@@ -223,7 +223,7 @@ class _ChecksTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
         checks, width = self.checks, options.max_width
         paired = _PAIRED_HEADINGS if any(check.baseline is not None for check in checks) else ()
-        table = Table(title="Checks", title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        table = slim_table("Checks")
         rows = [_check_cells(check, " " if width >= _WIDE else "\n") for check in checks]
         # Names stay whole where other columns can wrap instead.
         lines = [line for cells in rows for line in cells["demand"].splitlines()]

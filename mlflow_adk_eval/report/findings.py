@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, reason_of
+from mlflow_adk_eval.results.outcomes import AT_TURN, CaseResult, CriterionResult, Scored, Verdict, reason_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.text import counted
@@ -25,7 +25,7 @@ _MOST_PLACES = 500
 _MOST_NAMED = 5
 _LONGEST = 240
 _CELL = re.compile(r"(?:^|; )invocation \d+ of \d+: ")
-_WHERE = re.compile(r"^(?:the agent did not finish: |turn \d+: |.*\d votes are available, too few for a verdict: )+")
+_WHERE = re.compile(rf"^(?:the agent did not finish: |{AT_TURN}|.*\d votes are available, too few for a verdict: )+")
 _TIMES = re.compile(r" \(\d+ times\)(?:; |$)|; (?=\d+ answers of )")
 """How often a judge gave the same trouble, which differs from turn to turn, or the beginning of another trouble."""
 _VARYING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8,}", re.IGNORECASE)

@@ -29,6 +29,8 @@ Verdict = Literal["passed", "failed", "undecided"]
 VERDICTS: tuple[Verdict, ...] = ("passed", "failed", "undecided")
 WORST_FIRST: tuple[Verdict, ...] = ("failed", "undecided", "passed")
 """In the order in which pages list cases."""
+AT_TURN = r"turn \d+: "
+"""How the error of a conversation begins that names its turn, as a pattern."""
 
 TOLERANCE = 1e-9
 """How far below a threshold a mean may lie and still reach it: three turns of 0.7 reach 0.7."""

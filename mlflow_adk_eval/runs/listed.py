@@ -147,6 +147,6 @@ def listed_runs(client: MlflowClient, experiment: str | None = None, most: int =
             return
 
 
-def passed_before(row: RunRow, runs: Iterable[RunRow]) -> str:
-    """Return the id of the last run of the same eval set that passed, or nothing; `runs` are the latest first."""
-    return next((one.run_id for one in runs if (one.eval_set, one.verdict) == (row.eval_set, "passed") and one.started < row.started), "")
+def runs_before(row: RunRow, runs: Iterable[RunRow], *, passed: bool = False) -> Iterator[RunRow]:
+    """Return those of `runs` that started before a run on the same eval set, in their order; `passed`: only those that passed."""
+    return (one for one in runs if one.eval_set == row.eval_set and one.started < row.started and (not passed or one.verdict == "passed"))

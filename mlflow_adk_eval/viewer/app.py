@@ -5,13 +5,13 @@ Each page is read and rendered in a thread, one at a time: what a run holds is r
 
 from __future__ import annotations
 
-import shlex
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -27,9 +27,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.evalset import dumps
-from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.redact import command, redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
-from mlflow_adk_eval.runs.listed import RunRow
+from mlflow_adk_eval.runs.listed import RunRow, runs_before
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_AT_ONCE, MOST_COMPARED, compare_page, reading_page
@@ -194,10 +194,8 @@ class Viewer:
         opened = self._opened(request)
         judged, labelling = self.store.labelling(opened.row.run_id, self.options.labeller)
         context = label_page(opened, judged, labelling, query_of(request), Texts(self._secrets))
-        uri = self.store.tracking_uri
-        at = f" --tracking-uri {shlex.quote(without_credentials(uri))}" if uri else ""
-        command = f"mlflow-adk-eval calibrate {opened.row.run_id} -o calibration.json{at}"
-        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, command=command, **context)
+        then = command("calibrate", opened.row.run_id, "-o", "calibration.json", tracking_uri=self.store.tracking_uri)
+        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, command=then, **context)
 
     async def take_label(self, request: Request) -> Response:
         """Keep a label, and show the next cell."""
@@ -225,12 +223,11 @@ class Viewer:
     def _of_run(self, request: Request, template: str, opened: OpenRun, **context: Any) -> Response:
         row = opened.row
         rows = self.store.rows(fresh=False)  # latest first
-        earlier = [one for one in rows if one.eval_set == row.eval_set and one.started < row.started]
         registry = self.store.registry() or Registry()
         champion, baseline = registry.champion_of(row, rows), self.baseline()
         named = [(f"the {holder}", one) for holder, one in ([champion] if champion else [])]
-        named += [("the previous run", one) for one in earlier[:1]]
-        named += [("the last run that passed", one) for one in [one for one in earlier if one.verdict == "passed"][:1]]
+        named += [("the previous run", one) for one in islice(runs_before(row, rows), 1)]
+        named += [("the last run that passed", one) for one in islice(runs_before(row, rows, passed=True), 1)]
         named += [(f"the baseline, {baseline.name}", baseline)] if baseline else []
         # A run that is several of these is offered once.
         names = {one.run_id: name for name, one in reversed(named) if one.run_id != row.run_id}

@@ -23,6 +23,7 @@ from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import (
+    AT_TURN,
     CaseResult,
     CriterionResult,
     Errored,
@@ -47,7 +48,6 @@ _MOST_HINTS = 10
 """So many unknown cases are compared with all that there are: that takes longer than everything else."""
 _LARGE = 1e12
 """From here on, nobody wants to count digits."""
-_TURN = re.compile(r"^turn \d+: ")
 _FAILED_ITEM = re.compile(r"^- ✗ .*", re.MULTILINE)
 
 
@@ -182,7 +182,7 @@ def unevaluated(report: Report) -> list[str]:
     unfinished: dict[str, Few] = {}  # what stops many cases, such as a service that is down, is one finding
     for case in report.cases:
         if case.conversation.error:
-            error = _first_line(_TURN.sub("", case.conversation.error))
+            error = _first_line(re.sub(f"^{AT_TURN}", "", case.conversation.error))
             unfinished.setdefault(error, Few()).add([report.label(case)])
     untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
     problems = [
