@@ -77,6 +77,8 @@ class Decision:
     """The run that it was compared with; empty if none."""
     baseline_sha256: str = ""
     """The hash of that run's manifest."""
+    attempt: int | None = None
+    """The place of the decision among all against the same champion, from 1; ``None``: not counted."""
 
     @property
     def passed(self) -> bool:

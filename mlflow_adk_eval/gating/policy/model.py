@@ -253,6 +253,52 @@ class Slice(_Part):
         yield from _twice(self.tags, "tag")
 
 
+def _spend(value: Any) -> Any:
+    if value == "unlimited" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise _unwanted(repr(value), "a number of attempts from 1, or unlimited")
+
+
+Spend = Annotated[
+    int | Literal["unlimited"],
+    BeforeValidator(_spend),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": "unlimited"}]}),
+]
+
+
+class Attempts(_Part):
+    """How the error of a decision is divided between the attempts against one champion."""
+
+    spend: Spend = Field(
+        description="The number of attempts with equal shares of the error, after which decisions are undecided; or unlimited, with shares"
+        " that become ever smaller. Attempts on every eval set count, unless the policy pins the digest of one.",
+    )
+
+
+class Holdout(_Part):
+    """Cases that no run scores, until a candidate that passes everything else is promoted."""
+
+    ids: tuple[Name, ...] = Field(default=(), description="Patterns for eval ids, as in a slice.")
+    tags: tuple[Name, ...] = Field(default=(), description="Tags, as in a slice.")
+    uses: int = Field(
+        ge=1,
+        strict=True,
+        description="How often these cases may be scored, before you replace them. Each use has an equal share of the error.",
+    )
+    min: Rate | None = Field(default=None, description="The least share of these cases that must pass, as measured.")
+    max_drop: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
+        default=None, description="The largest allowed drop of that share from the baseline, tested for significance."
+    )
+
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        if not self.ids and not self.tags:
+            yield _unwanted("neither ids nor tags", "which cases are held out")
+        if self.min is None and self.max_drop is None:
+            yield _unwanted("a holdout that demands nothing", "at least one of min and max_drop")
+        yield from _twice(self.ids, "pattern")
+        yield from _twice(self.tags, "tag")
+
+
 class Waiver(Settings):
     """A case, or one criterion of it, that does not count until a day."""
 
@@ -423,6 +469,9 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
         yield _unwanted("a policy that demands nothing", "rules, slices, must_pass or thresholds: true")
     if any(rule.max_drop is not None for _, rule in rules) and given.get("baseline") is None:
         yield _unwanted("max_drop without a baseline", "a baseline, such as {alias: champion}", "baseline")
+    holdout = given.get("holdout")
+    if isinstance(holdout, Holdout) and holdout.max_drop is not None and given.get("baseline") is None:
+        yield _unwanted("holdout.max_drop without a baseline", "a baseline, such as {alias: champion}", "baseline")
     if any(rule.use == "corrected_ci_low" for _, rule in rules) and given.get("calibration") is None:
         yield _unwanted(
             "corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote", "calibration"
@@ -471,6 +520,10 @@ class Policy(_Part):
     )
     rules: dict[Name, Rule] = Field(default_factory=dict, description="Rules by criterion or other measure.")
     slices: dict[Name, Slice] = Field(default_factory=dict)
+    attempts: Attempts | None = Field(
+        default=None, description="Default: each attempt is decided at the full error, and from the second on, the decision says the risk."
+    )
+    holdout: Holdout | None = None
     must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None

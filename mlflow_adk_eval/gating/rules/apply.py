@@ -46,7 +46,9 @@ class RuleOutcome:
     notes: tuple[str, ...] = ()
 
 
-def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline, trust: JudgeTrust) -> RuleOutcome:
+def apply_rules(
+    policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline, trust: JudgeTrust, share: float = 1.0
+) -> RuleOutcome:
     """Return what each rule of the policy comes to.
 
     Args:
@@ -55,8 +57,9 @@ def apply_rules(policy: Policy, run: ReadableRun, report: Report, baseline: Reso
         report: its report without what is waived.
         baseline: what it is compared with.
         trust: what is known of its judges.
+        share: how much of its error (one less the confidence) each rule may spend.
     """
-    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust)
+    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share)
     for measure_name, rule in policy.rules.items():
         rules.apply(rules.target(measure_name, rule), report, baseline.report)
     for name, part in policy.slices.items():
@@ -86,13 +89,15 @@ class _RuleRun:
     report: Report
     baseline: ResolvedBaseline
     trust: JudgeTrust
+    share: float
     results: list[Check | Drop] = field(default_factory=list["Check | Drop"])
     """In the order of the policy; a `Drop` becomes a check at the end."""
     uncompared: list[Check] = field(default_factory=list[Check])
     notes: list[str] = field(default_factory=list[str])
 
     def target(self, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
-        return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=rule.confidence or self.policy.confidence)
+        wanted = rule.confidence or self.policy.confidence
+        return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=wanted + (1 - wanted) * (1 - self.share))
 
     def apply(self, target: RuleTarget, report: Report, before: Report | None) -> None:
         """Add what one rule comes to over the cases of `report`; `before`: the same cases in the baseline's run, if any."""

@@ -21,6 +21,7 @@ from mlflow_adk_eval.gating.attestation import attestation_problems, attested_en
 from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
+from mlflow_adk_eval.gating.rules.attempts import Attempt, spent
 from mlflow_adk_eval.gating.rules.checks import (
     check_min_cases,
     check_must_pass,
@@ -48,6 +49,7 @@ def decide(
     now: datetime,
     baseline: Baseline | None = None,
     measured: CheckedCalibration | None = None,
+    attempt: Attempt | None = None,
 ) -> Decision:
     """Return whether the run allows a promotion.
 
@@ -61,8 +63,15 @@ def decide(
         now: when waivers must hold, and how old the run is: the time by the clock of whatever holds the run.
         baseline: what the policy compares with.
         measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
+        attempt: the place of this decision among all against the same champion; ``None``: they are not counted.
     """
-    result = partial(Decision, run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256, policy_sha256=policy.digest())
+    result = partial(
+        Decision,
+        run_id=run.evidence.run_id,
+        evidence_sha256=run.evidence.sha256,
+        policy_sha256=policy.digest(),
+        attempt=attempt.number if attempt else None,
+    )
     if not isinstance(run, ReadableRun):
         return result(verdict="undecided", reasons=tuple(run.problems))
     if measured is None and policy.calibration is not None:
@@ -71,7 +80,8 @@ def decide(
     trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence)
     waived = waived_subset(policy, run.report, now)
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
-    rules = apply_rules(policy, run, report, compared, trust)
+    share, exhausted, of_attempt = spent(policy, attempt)
+    rules = apply_rules(policy, run, report, compared, trust, share)
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
     checks = [
         *thresholds,
@@ -84,6 +94,7 @@ def decide(
         *_pin_problems(policy, run, now),
         *(attestation_problems(policy.attestation, run.evidence) if policy.attestation else ()),
         *judge_problems(policy, trust),
+        *exhausted,
     ]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
     missing += without_demand(report) if policy.thresholds and not policy.config else []
@@ -108,7 +119,7 @@ def decide(
         scores=report.scores,
         checks=tuple(checks),
         waived=waived.waived,
-        notes=(*waived.notes, *compared.notes, *rules.notes, *judge_notes(trust), *_doubts(policy, run, report)),
+        notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *_doubts(policy, run, report)),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )

@@ -23,10 +23,12 @@ from mlflow_adk_eval.errors import InputError, PolicyError
 from mlflow_adk_eval.gating.policy.load import load_policy, parse_policy, policy_schema
 from mlflow_adk_eval.gating.policy.model import (
     DEFAULT_POLICY,
+    Attempts,
     AttestationPin,
     BaselineSource,
     ConfigPin,
     EvalSetPin,
+    Holdout,
     JudgePin,
     Policy,
     Rule,
@@ -323,6 +325,8 @@ def test_the_policy_in_the_documentation_is_one(tmp_path: Path) -> None:
         ("## Keys", Policy),
         ("### `rules`", Rule),
         ("### `slices`", Slice),
+        ("### `attempts`", Attempts),
+        ("### `holdout`", Holdout),
         ("### `eval_set`", EvalSetPin),
         ("### `config`", ConfigPin),
         ("### `judge`", JudgePin),
