@@ -280,9 +280,12 @@ def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
         host=answer.host,
         asked_in=answer.asked_in,
         asked_at=answer.asked_at,
+        value=result.score,
     )
     named = [
-        replace(vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="")
+        replace(
+            vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="", value=float(one.met)
+        )
         for one in result.verdicts
     ]
     return (vote, *named) if result.error or not named else tuple(named)

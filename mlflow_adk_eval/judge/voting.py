@@ -313,6 +313,7 @@ def _votes(question: Question, responses: Sequence[JudgeResponse], cell: CellKey
             host=response.host,
             asked_in=response.asked_in,
             asked_at=response.asked_at,
+            value=None if verdict.label is None else question.label_values[verdict.label],
         )
         for number, response in enumerate(responses)
         for index, (item, verdict) in enumerate(zip(question.items, response.verdicts, strict=True))

@@ -155,6 +155,8 @@ class Vote:
     """The id of the evaluation that asked, if it is another one; ``unknown`` if the ledger does not say; empty: this one."""
     asked_at: str = ""
     """When it was asked, in UTC, such as ``2027-01-31T12:00:00Z``; empty: unknown."""
+    value: float | None = None
+    """The value of the verdict as a score; ``None`` without one."""
 
 
 @dataclass(frozen=True, slots=True)

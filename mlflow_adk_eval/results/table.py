@@ -182,6 +182,7 @@ VOTE_COLUMNS: Mapping[str, str] = {
     "host": "string",
     "asked_in": "string",
     "asked_at": "string",
+    "value": "Float64",
 }
 """The columns of votes, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")

@@ -93,7 +93,7 @@ def test_the_columns_are_those_of_the_code() -> None:
     rows = re.findall(r"^\| `([^`]+)` \| (text|int64|float64|bool) \|", PAGE, re.MULTILINE)
     kinds = {"text": "text", "whole number": "int64", "number": "float64"}
     of_cells = (*HEAD, *cell_columns("<criterion>"), *case_columns("<criterion>"))
-    votes = {"string": "text", "int64": "int64", "Int64": "int64", "float64": "float64", "bool": "bool"}
+    votes = {"string": "text", "int64": "int64", "Int64": "int64", "float64": "float64", "Float64": "float64", "bool": "bool"}
     assert rows == [
         *((name, kinds[kind]) for name, kind in CASE_KINDS.items()),
         *((name, kinds[kind]) for name, kind in RUN_KINDS.items()),

@@ -262,7 +262,7 @@ def test_a_frame_of_votes_has_a_row_per_vote() -> None:
     assert list(frame.columns) == [
         "eval_id", "run_index", "invocation_index", "criterion", "rubric_id", "vote_index", "verdict", "explanation", "model", "latency_s",
         "input_tokens", "output_tokens", "error", "raw", "reused", "host", "asked_in",
-        "asked_at",
+        "asked_at", "value",
     ]  # fmt: skip
     assert frame.iloc[0].to_dict() == {name: getattr(VOTE, name) for name in frame.columns}
 

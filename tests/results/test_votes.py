@@ -54,6 +54,7 @@ VOTES = st.builds(
     host=TEXTS,
     asked_in=TEXTS,
     asked_at=TEXTS,
+    value=st.none() | st.floats(0, 10),
 )
 
 

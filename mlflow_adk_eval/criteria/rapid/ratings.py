@@ -83,7 +83,9 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
     questions = (versus(baseline, candidate, "baseline_first"), versus(candidate, baseline, "candidate_first"))
     straight, swapped = await gathered(partial(collector.decide, question, place) for question in questions)
     # From here on, *first* is the baseline in both.
-    turned = (replace(vote, verdict=_SWAPPED[vote.verdict] if vote.verdict else None) for vote in swapped.votes)
+    turned = (
+        replace(vote, verdict=(label := _SWAPPED[vote.verdict]), value=_WORTH[label]) if vote.verdict else vote for vote in swapped.votes
+    )
     votes = (*straight.votes, *turned)
     named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
     findings = (straight.results[0], swapped.results[0])
