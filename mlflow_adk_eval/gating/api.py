@@ -8,6 +8,7 @@ hand is another one.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from mlflow_adk_eval.gating.named_runs import LATEST, run_id_of
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.aliases import AliasAudit, AliasRollback, RollbackResult, audit_in
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, overridden
-from mlflow_adk_eval.gating.promotion.claim_log import load_checkpoint
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLogError, load_checkpoint
 from mlflow_adk_eval.gating.promotion.promote import WAIT_S, promote_in
 from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
 from mlflow_adk_eval.gating.promotion.verify import verify_in
@@ -91,9 +92,10 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
         agent_version: the agent that the run must have evaluated; ``None``: any.
     """
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
-    measured = search.store.calibration(search.policy, run)
-    now = search.store.clock()
-    return stamped(with_problems(decide(run, search.policy, baseline=search(run, problems), now=now, measured=measured), problems), now)
+    measured, compared = search.store.calibration(search.policy, run), search(run, problems)
+    now, attempt = search.store.clock(), search.attempt(run, compared)
+    decision = decide(run, search.policy, baseline=compared, now=now, measured=measured, attempt=attempt)
+    return stamped(with_problems(decision, problems), now)
 
 
 @span("promote")
@@ -149,8 +151,9 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target, reevaluate=reevaluate)
         chosen = run_id_of(run_id, store, model=name, version=str(version))
         decision = promote_in(store, target, chosen, demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
-        if decision.passed and not dry_run:
-            _advance(store, name, alias)
+        if not dry_run:
+            with suppress(ClaimLogError):  # which is what the decision says then
+                _advance(store, name, alias)
     return _answer(decision, raise_on_failure=raise_on_failure)
 
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
-from mlflow_adk_eval.gating.promotion.claim_log import aliases_in
+from mlflow_adk_eval.gating.promotion.claim_log import Submission, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
 from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline, Reevaluate, ReevaluationRequest, incomparable
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.redact import message_of
@@ -55,6 +57,22 @@ def overridden(policy: Policy, named: str | None) -> Policy:
     kept = policy.baseline.model_dump(include={"if_missing", "if_incomparable"}) if policy.baseline else {}
     source = BaselineSource(run=run, model=model, version=int(version) if version else None, alias=alias, **kept)
     return policy.model_copy(update={"baseline": source})
+
+
+def submission_of(run: ExaminedRun, compared: Baseline | None, holder: VersionId | None) -> Submission:
+    """Return what a decision about an alias is on.
+
+    Args:
+        run: the candidate's run.
+        compared: what it is compared with; ``None``: nothing.
+        holder: the version that holds the alias.
+    """
+    return Submission(
+        champion=compared.version if compared and compared.version else holder,
+        run_id=run.evidence.run_id,
+        champion_run_id=compared.run.evidence.run_id if compared and compared.run else "",
+        eval_set=run.evidence.params.get("adk_eval.eval_set_digest", "") if isinstance(run, ReadableRun) else "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +130,16 @@ class BaselineSearch:
         named = self._version(source)
         return named if isinstance(named, Baseline) else self._select(candidate, named, problems)
 
+    def attempt(self, candidate: ExaminedRun, found: Baseline | None) -> Attempt | None:
+        """Return the place that a promotion to the alias of the policy's baseline would have now; ``None`` where no claim log is known."""
+        source = self.policy.baseline
+        model = source and (source.model or self.model)
+        with suppress(UsageError):  # without a claim log that can be read, promoting is refused
+            if source and source.alias and model and found:
+                claims = self.store.claim_log(model, source.alias)
+                return claims.attempt(self.policy, submission_of(candidate, found, None))
+        return None
+
     def _examine(self, run_id: str) -> ExaminedRun:
         if run_id not in self._examined:
             self._examined[run_id] = examine(self.store.evidence(run_id))
@@ -135,7 +163,7 @@ class BaselineSearch:
             return Baseline(name=f"the {source.alias} of {model!r}", problems=(moved,) if moved else ())
         version = self.store.version(model, number, registered)
         candidate = (self.candidate.name, self.candidate.version) if self.candidate else None  # numbers are those of their model
-        if (model, number) == candidate and source.alias is not None and not self.store.claim_log(model, source.alias).entries:
+        if (model, number) == candidate and source.alias is not None and not self.store.claim_log(model, source.alias).claimed:
             return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
         name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
         if version.id.model_id is None:

@@ -5,6 +5,9 @@ claims the next number first, as a parameter of a run that all agree on; of seve
 Before the alias is set, the claim has to be confirmed, again by a parameter: so that a claim can be cancelled by others once
 its owner seems to be dead, and the owner, should it live after all, finds out in time. What came of it is a third parameter.
 
+A decision that sets no alias takes a number as well, since the next one depends on how many there were: its claim has another verdict than
+*passed*, is complete with its first parameter, and never moves the alias nor keeps others waiting.
+
 Whoever may write to MLflow can write parameters, too, or a whole other run of them. So a claim says in which run it is, under which number and after
 which claim, and what followed says to which claim: nothing can be written in advance, copied or left out in between without being
 seen. What is no such claim is named and skipped. That the last claims are missing, or that it is another log than yesterday, can only be seen by
@@ -31,8 +34,12 @@ from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset.parse import parse, read_text
+from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.record import Kind, VersionId
+from mlflow_adk_eval.gating.rules.attempts import Attempt
+from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.signing.keys import Signer, Verifier
+from mlflow_adk_eval.text import few
 
 Outcome = Literal["done", "refused", "lost"]
 State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
@@ -84,11 +91,36 @@ class Claim:
     at: AwareDatetime
     """By the clock of MLflow's server."""
     reason: str = ""
+    verdict: Verdict = "passed"
+    """What was decided. Only what passed may set the alias."""
+    champion: VersionId | None = None
+    """The version that it was to do as well as."""
+    run_id: str = ""
+    champion_run_id: str = ""
+    """The run that it was compared with; empty where there was none."""
+    eval_set: str = ""
+    """The digest of the eval set; empty where the evidence could not be read, so that the decision told nothing about the agent."""
+    policy: str = ""
+    """The digest of the policy."""
+    holdout: str = ""
+    """The digest of the held-out cases that are scored next; empty where none are."""
     signature: str = ""
 
     def __str__(self) -> str:
         """Return what it is as messages call it."""
-        return f"a {_NOUNS[self.kind]} to version {self.version.number}, by {self.by} at {self.at.isoformat(timespec='seconds')}"
+        refused = "" if self.verdict == "passed" else "refused "
+        return f"a {refused}{_NOUNS[self.kind]} to version {self.version.number}, by {self.by} at {self.at.isoformat(timespec='seconds')}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What a decision about an alias is on."""
+
+    champion: VersionId | None
+    """The version that it must do as well as: the baseline or, where nothing is compared, the holder of the alias."""
+    run_id: str
+    champion_run_id: str
+    eval_set: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +165,8 @@ class Entry:
     @property
     def state(self) -> State:
         """How far it got."""
+        if self.claim.verdict != "passed":
+            return "refused"
         if self.confirmation is not None and self.confirmation.cancelled:
             return "cancelled"
         if self.end is not None:
@@ -181,9 +215,40 @@ class ClaimLog:
         """Whether somebody is setting the alias."""
         return self.last is not None and self.last.pending
 
+    @property
+    def claimed(self) -> bool:
+        """Whether anybody ever claimed the alias, be it in vain: a refusal is no such claim."""
+        return any(entry.claim.verdict == "passed" for entry in self.entries)
+
     def entry(self, number: int) -> Entry | None:
         """Return the claim of a number."""
         return next((entry for entry in self.entries if entry.number == number), None)
+
+    def attempt(self, policy: Policy, this: Submission, *, before: int | None = None) -> Attempt:
+        """Return the place of a decision among all promotions that had to do as well as the same champion.
+
+        The same runs that are decided on again, perhaps by another policy, are one attempt: nothing new was drawn. Decisions on all eval
+        sets count where the policy has an error to spend and pins no eval set: else one changed case would begin a new count.
+
+        Args:
+            policy: what is demanded.
+            this: what is decided on.
+            before: the number of its own entry; ``None``: it has none yet.
+        """
+        anywhere = policy.attempts is not None and not (policy.eval_set and policy.eval_set.digest)
+        submitted = {(this.run_id, this.champion_run_id)}
+        for entry in self.entries:
+            claim = entry.claim
+            same = (claim.kind, claim.champion) == ("promotion", this.champion) and (
+                claim.eval_set if anywhere else claim.eval_set == this.eval_set
+            )
+            if same and claim.eval_set and (before is None or claim.number < before):
+                submitted.add((claim.run_id, claim.champion_run_id))
+        return Attempt(len(submitted), anywhere, this.champion is not None, tuple(few(self.skipped)))
+
+    def uses(self, holdout: str) -> int:
+        """Return how often the held-out cases with a digest were scored, or were about to be."""
+        return sum(entry.claim.holdout == holdout for entry in self.entries)
 
     def moves(self, holder: VersionId | None) -> list[Entry]:
         """Return the claims by which the alias was set."""
@@ -261,7 +326,7 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
             entries.append(entry)
             skipped += problems
         if claim:  # what may be named by a claim that follows, whichever of its texts were signed with the keys of then
-            go, end = (params.get(key_of(claim.alias, claim.number, suffix, claim.id), "") for suffix in ("go", "end"))
+            go, end = (params.get(key, "") for key in _following(claim)) if claim.verdict == "passed" else ("", "")
             former |= {_hash_of([text, go, each]) for each in ("", end)}
         number += 1
     skipped += [f"{key} in the claim log belongs to no claim" for key in _strays(params, alias, number, entries)]
@@ -270,7 +335,9 @@ def read_claim_log(found: ClaimParams, alias: str, verifier: Verifier | None = N
 
 def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifier | None) -> tuple[Entry, list[str]]:
     """Return a claim with what followed, and what was written there but is not part of it."""
-    go_key, end_key = (key_of(claim.alias, claim.number, suffix, claim.id) for suffix in ("go", "end"))
+    if claim.verdict != "passed":
+        return Entry(claim=claim, sha256=_hash_of([text, "", ""])), []
+    go_key, end_key = _following(claim)
     go_text, end_text = params.get(go_key), params.get(end_key)
     go, go_problem = _part(Confirmation, go_text, verifier, claim)
     end, end_problem = _part(End, end_text, verifier, claim)
@@ -281,6 +348,12 @@ def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifie
     entry = Entry(claim=claim, confirmation=confirmation, end=None if end_problem else end, sha256=_hash_of(texts))
     problems = {go_key: go_problem, end_key: end_problem}
     return entry, [f"{key} in the claim log {problem}" for key, problem in problems.items() if problem]
+
+
+def _following(claim: Claim) -> tuple[str, str]:
+    """Return the keys of the confirmation of a claim and of its end."""
+    go, end = (key_of(claim.alias, claim.number, suffix, claim.id) for suffix in ("go", "end"))
+    return go, end
 
 
 def _part(kind: type[T], text: str | None, verifier: Verifier | None, claim: Claim | None = None) -> tuple[T | None, str]:
@@ -318,7 +391,7 @@ def _place_problem(claim: Claim | None, params: ClaimParams, alias: str, number:
 def _strays(params: Mapping[str, str], alias: str, end: int, entries: list[Entry]) -> Iterator[str]:
     """Yield the keys that look like the alias's and belong to no entry, nor to what is skipped as a whole."""
     claims = {key_of(alias, entry.number) for entry in entries}
-    known = claims | {key_of(alias, entry.number, suffix, entry.claim.id) for entry in entries for suffix in ("go", "end")}
+    known = claims | {key for entry in entries if entry.claim.verdict == "passed" for key in _following(entry.claim)}
     skipped = {key_of(alias, number) for number in range(1, end)} - claims
     stem = re.compile(rf"({re.escape(_stem(alias))}\.\d+)(\..*)?", re.DOTALL)
     for key in sorted(params):

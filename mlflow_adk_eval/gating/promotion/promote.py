@@ -2,7 +2,7 @@
 
 `promote_in` has the whole way as numbered steps, in the order in which they make the promotion safe. It reads the claim log first and the
 evidence after it, so that whoever claims in between is noticed, and decides on runs that were read and examined once. A refusal is recorded,
-too: on the version's tags, or beside them where those hold the record of an earlier pass.
+too: in the claim log, and on the version's tags, or beside them where those hold the record of an earlier pass.
 
 MLflow has no compare-and-set for aliases. A `ClaimedAlias` makes one of the claim log, whose entries can be written only once: claim the next
 number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion.baseline_search import submission_of
 from mlflow_adk_eval.gating.promotion.claim_log import (
     MAX_NAME,
     MAX_REASON,
@@ -111,7 +112,8 @@ def promote_in(
         try:
             claims = store.claim_log(target.name, target.alias)
         except ClaimLogError as error:
-            return stamped(undecided(str(error), run_id=run_id), store.clock())
+            untold = "this refusal is not in the claim log, so it does not count as an attempt"
+            return stamped(replace(undecided(str(error), run_id=run_id), notes=(untold,)), store.clock())
 
         # (2) Read the version, who holds the alias, the evidence and what it is compared with. Each run is examined once.
         model = store.model(target.name)
@@ -123,7 +125,9 @@ def promote_in(
         # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
         # must be where its alias is.
         now = store.clock()
-        decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run))
+        submission = submission_of(run, compared, holder)
+        measured, place = store.calibration(policy, run), claims.attempt(policy, submission)
+        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place)
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
 
@@ -135,7 +139,7 @@ def promote_in(
         if moved and decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
             raise AliasBusyError(since.claimed_since(claims.next))
 
-        # (5) Leave a record of what is refused, and go no further.
+        # (5) Leave a record of what is refused, and go no further. It takes a number of the claim log, as the next one's place depends on it.
         record = Record(
             target=target,
             version=version.id,
@@ -151,12 +155,17 @@ def promote_in(
                 sha256=former.sha256 if former else "",
                 problems=compared.problems,
             ),
+            eval_set=submission.eval_set,
             decision=decision,
         )
         if dry_run:
             return decision
+        if not decision.passed and in_progress:
+            told = f"this refusal is not in the claim log, so it does not count as an attempt: {in_progress}"
+            return _refuse(store, replace(record, decision=replace(decision, notes=(*decision.notes, told))), beside=True)
         if not decision.passed:
-            return _refuse(store, record, beside=bool(in_progress))
+            enter(store, record, claims, timeouts)
+            return _refuse(store, record)
 
         earlier = version.tags.get(pass_tag(target.alias))
         try:
@@ -332,18 +341,15 @@ class ClaimedAlias:
         return f"MLflow took so long to set the alias {self.claim.alias} that another process closed the claim as {outcome}"
 
 
-@contextmanager
-def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> Generator[ClaimedAlias, None, None]:
-    """Claim the alias of a record, and leave to the block what is to be checked and written before it is confirmed and set.
-
-    What the block refuses (`ClaimedAlias.require`), and what it misses, is the claim's `problem` afterwards. When that is noted, and
-    before others may go on, the claim is ended (`ClaimedAlias.end`).
+def enter(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts, *, holdout: str = "") -> Claim:
+    """Enter a decision into the claim log, under the number that was free when it was made.
 
     Args:
         store: where everything is.
-        record: what the alias is to be set by.
+        record: the decision. One that is *passed* claims the alias; any other is complete with that.
         claims: the claim log, as it was before the decision was made.
         timeouts: how long claims of others are respected.
+        holdout: the digest of the held-out cases that are scored next; empty: none are.
 
     Raises:
         AliasBusyError: if somebody is at work, or somebody claimed since the decision was made.
@@ -378,11 +384,38 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
         by=record.decision.decided_by[:MAX_NAME],
         at=store.now(name),
         reason=record.reason[:MAX_REASON],
+        verdict=record.decision.verdict,
+        champion=record.champion,
+        run_id=record.decision.run_id,
+        champion_run_id=record.compared.run_id if record.compared else "",
+        eval_set=record.eval_set,
+        policy=record.decision.policy_sha256,
+        holdout=holdout,
     )
     mine = text_of(claim, store.signer)
     there = store.claim(name, key_of(alias, claim.number), mine)
     if there != mine:
         raise AliasBusyError(f"the alias {alias} was claimed in the meantime: {read_claim(there) or there}")
+    return claim
+
+
+@contextmanager
+def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> Generator[ClaimedAlias, None, None]:
+    """Claim the alias of a record, and leave to the block what is to be checked and written before it is confirmed and set.
+
+    What the block refuses (`ClaimedAlias.require`), and what it misses, is the claim's `problem` afterwards. When that is noted, and
+    before others may go on, the claim is ended (`ClaimedAlias.end`).
+
+    Args:
+        store: where everything is.
+        record: what the alias is to be set by.
+        claims: the claim log, as it was before the decision was made.
+        timeouts: how long claims of others are respected.
+
+    Raises:
+        AliasBusyError: if somebody is at work, or somebody claimed since the decision was made.
+    """
+    claim = enter(store, record, claims, timeouts)
     owned = ClaimedAlias(store=store, record=record, claim=claim, timeouts=timeouts)
     try:
         yield owned
@@ -393,7 +426,7 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
     except Exception as error:
         # Nobody should have to wait until its owner seems to be dead. One that was confirmed is left as it is if the alias is where
         # it wanted it: then the request arrived, whatever became of the answer.
-        if not _cancelled(store, claim) and store.holder(name, alias) == record.previous:
+        if not _cancelled(store, claim) and store.holder(claim.model, claim.alias) == record.previous:
             _end(store, claim, "refused", f"it was not carried out: {type(error).__name__}")
         raise
 

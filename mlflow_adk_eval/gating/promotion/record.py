@@ -209,9 +209,16 @@ class Record:
     """The number that the decision was to have in the claim log of the alias."""
     policy: Annotated[Policy, PlainSerializer(Policy.to_json)]
     compared: RecordedBaseline | None = None
+    eval_set: str = ""
+    """The digest of the eval set; empty where the evidence could not be read."""
     decision: Decision
     reason: str = ""
     """Why somebody went back to a former version."""
+
+    @property
+    def champion(self) -> VersionId | None:
+        """The version that the target was to do as well as."""
+        return self.compared.version if self.compared and self.compared.version else self.previous
 
     def text(self) -> str:
         """Return the record as JSON."""
@@ -227,9 +234,13 @@ class Record:
 
     def tags(self, prefix: str = TAG) -> dict[str, str]:
         """Return the tags of the model version, the verdict last: what leads to the record, and what is said without it."""
-        reason = "; ".join(self.decision.reasons)[:_MAX_REASON]
+        reason = "; ".join([*_place(self.decision), *self.decision.reasons])[:_MAX_REASON]
         details = {"alias": self.target.alias, "record": str(self.location), "reason": reason}
         return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: self.decision.verdict}
+
+
+def _place(decision: Decision) -> list[str]:
+    return [f"attempt {decision.attempt}"] if (decision.attempt or 1) > 1 else []
 
 
 _DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines below)"
@@ -252,7 +263,7 @@ def description(record: Record, experiment_id: str, before: str) -> str:
     against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
     lines = [
         # Without marks, since the list of versions shows its beginning as it is.
-        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {for_mlflow(decision.decided_by)}",
+        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {', '.join([for_mlflow(decision.decided_by), *_place(decision)])}",
         *(for_mlflow(reason, _MAX_DESCRIBED) + more for reason in decision.reasons[:1]),
         f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
         _DESCRIBED,

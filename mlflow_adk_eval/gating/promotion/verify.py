@@ -14,7 +14,7 @@ from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, key_of
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Submission, key_of
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Record,
@@ -33,6 +33,7 @@ from mlflow_adk_eval.gating.promotion.record import (
     with_problems,
 )
 from mlflow_adk_eval.gating.registry import MlflowStore
+from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
@@ -193,7 +194,8 @@ def verify_version(
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
-    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured)
+    place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
+    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place)
     if then.passed and today.passed:
         problems += differences(then, today)
     decision = with_problems(today, problems)
@@ -201,7 +203,7 @@ def verify_version(
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
         compared = _baseline_for(policy, record, baseline)
-        decision = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run))
+        decision = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run), attempt=place)
         if not decision.passed:
             decision = replace(decision, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *decision.reasons))
     if decision.passed:
@@ -291,6 +293,11 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
     if entry.claim.record != str(location):
         yield f"{what} names another promotion record: {entry.claim}"
         return
+    compared_run = record.compared.run_id if record.compared else ""
+    this = Submission(champion=record.champion, run_id=record.decision.run_id, champion_run_id=compared_run, eval_set=record.eval_set)
+    counted, recorded = claims.attempt(record.policy, this, before=entry.number).number, record.decision.attempt
+    if entry.claim.kind == "promotion" and (recorded is None or recorded < counted):
+        yield f"its promotion record says attempt {recorded}, but by the claim log it was attempt {counted}"
     if not entry.set_on(holder):
         state = "is in progress" if entry.pending else f"was {entry.state}"
         yield f"{what} did not set the alias: it {state}" + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")

@@ -22,6 +22,8 @@ class Attempt:
     """From 1."""
     every_eval_set: bool = False
     """Whether decisions on other eval sets are counted as well."""
+    champion: bool = True
+    """Whether there is one."""
     uncounted: tuple[str, ...] = ()
     """What could be an attempt and cannot be read, as sentences."""
 
@@ -30,7 +32,7 @@ class Attempt:
         last = self.number % 10 if self.number % 100 not in (11, 12, 13) else 0
         suffix = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
         where = "any eval set (the policy pins none by its digest)" if self.every_eval_set else "this eval set"
-        return f"the {self.number}{suffix} attempt against this champion on {where}"
+        return f"the {self.number}{suffix} attempt {'against this champion' if self.champion else 'without a champion'} on {where}"
 
 
 def share_of(spend: Spend | None, number: int) -> float:

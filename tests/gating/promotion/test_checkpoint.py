@@ -43,11 +43,12 @@ def test_an_audit_takes_up_what_was_set_meanwhile(lab: Lab, model: str, tmp_path
     assert pinned(checkpoint, model) == 2
 
 
-def test_a_dry_run_and_a_refusal_pin_nothing(lab: Lab, model: str, tmp_path: Path) -> None:
+def test_a_dry_run_pins_nothing_and_a_refusal_its_entry(lab: Lab, model: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "claims.json"
     assert Entrant(lab, model).promote(checkpoint=checkpoint, dry_run=True).passed
-    assert not Entrant(lab, model, good=False).promote(checkpoint=checkpoint, raise_on_failure=False).passed
     assert not checkpoint.exists()
+    assert not Entrant(lab, model, good=False).promote(checkpoint=checkpoint, raise_on_failure=False).passed
+    assert pinned(checkpoint, model) == 1
 
 
 def test_a_claim_that_is_in_progress_is_not_pinned(lab: Lab, model: str, tmp_path: Path) -> None:
