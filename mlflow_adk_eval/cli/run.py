@@ -108,6 +108,7 @@ class _LikeAdkEval(Command):
     config_option,
     baseline_option,
     workers_option,
+    click.option("--policy", type=PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
     click.option("--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where to score recordings."),
     click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
     help="Criteria and backend",

@@ -91,6 +91,8 @@ class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     If that run has no result yet, it is continued; otherwise there is a new run."""
     baseline: Recorded | None
     """The baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's conversations."""
+    policy: Any
+    """The policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are."""
 
 
 class ScoreArgs(TypedDict, total=False):

@@ -35,8 +35,11 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, select
 from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs
 from mlflow_adk_eval.evalset.models import canonical
 from mlflow_adk_eval.gating.named_runs import run_id_at
+from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.policy.model import Holdout
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
+from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
 from mlflow_adk_eval.redact import secrets_of
@@ -126,6 +129,7 @@ def evaluate(
             are reused. If that run has no result yet, it is continued; otherwise there is a new run.
         baseline: the baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's
             conversations.
+        policy: the policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are.
 
     Returns:
         The report, with the id of its run.
@@ -193,6 +197,8 @@ def _prepared(
         raise UsageError(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
+    if (policy := options.get("policy")) is not None:
+        loaded, chosen = without_held_out(loaded, chosen, load_policy(policy).holdout)
     if failed is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
@@ -206,6 +212,21 @@ def _prepared(
     # 4. What was paid for before, and the plan.
     with opened(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
         yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
+
+
+def without_held_out(eval_set: EvalSet, config: EvalConfig, holdout: Holdout | None) -> tuple[EvalSet, EvalConfig]:
+    """Return an eval set and its config without the cases that a policy holds out.
+
+    Raises:
+        UsageError: if no case is left.
+    """
+    held = held_out(eval_set, holdout)
+    if not held:
+        return eval_set, config
+    rest = [eval_id for eval_id in eval_set.eval_ids if eval_id not in held]
+    if not rest:
+        raise UsageError(f"the policy holds out every case of the eval set {eval_set.eval_set_id!r}")
+    return select(eval_set, rest), config.without(held)
 
 
 def inputs_of(
@@ -474,7 +495,10 @@ def make_reevaluator(
 
     def reevaluate(request: ReevaluationRequest) -> str:
         """Evaluate again and return the id of the run."""
-        _check_inputs(request, given_set, given_config)
+        mine, config = given_set, given_config
+        if mine is not None and config is not None:
+            mine, config = without_held_out(mine, config, request.holdout)
+        _check_inputs(request, mine, config)
         uri = options.get("tracking_uri")
         source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
         experiment = None
@@ -483,9 +507,9 @@ def make_reevaluator(
             with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
                 experiment = str(client.get_run(run_id).info.experiment_id)
         report = evaluate(
-            given_set or request.eval_set,
+            mine or request.eval_set,
             agent=source,
-            config=given_config or request.config,
+            config=config or request.config,
             agent_version=request.model_id,
             num_runs=num_runs,
             experiment=experiment,

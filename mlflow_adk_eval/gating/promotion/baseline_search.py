@@ -286,6 +286,7 @@ class BaselineSearch:
                 reasons=tuple(reasons),
                 eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
                 config_pinned=bool(self.policy.config and self.policy.config.digest),
+                holdout=self.policy.holdout,
             )
             try:
                 made = self.reevaluate(request)

@@ -16,7 +16,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.attestation import attestation_problems
-from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion.record import VersionId
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
 from mlflow_adk_eval.gating.rules.subset import WaivedSubset
@@ -67,6 +67,8 @@ class ReevaluationRequest:
     """Whether the policy pins the digest of `eval_set`; else that is only what the candidate's run says."""
     config_pinned: bool = False
     """The same of `config`."""
+    holdout: Holdout | None = None
+    """The cases that the policy holds out, which are no part of `eval_set`."""
 
 
 Reevaluate = Callable[[ReevaluationRequest], str]

@@ -33,7 +33,7 @@ from mlflow_adk_eval.gating.rules.checks import (
 )
 from mlflow_adk_eval.gating.rules.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, judges_met, model_problems
-from mlflow_adk_eval.gating.rules.subset import waived_subset
+from mlflow_adk_eval.gating.rules.subset import select, waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
@@ -137,6 +137,10 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
         yield f"nobody has reviewed {counted(len(generated), 'case')} that a model wrote (tag {GENERATED!r}): {named}"
+    held = select(run.documents.eval_set.eval_ids, run.documents.tags, policy.holdout).eval_ids if policy.holdout else ()
+    if held:
+        named = ", ".join(few(sorted(held), limit=4))
+        yield f"the run scored {counted(len(held), 'case')} that the policy holds out ({named}); run it with --policy, which leaves them out"
     yield from _lookalikes(run.documents.config.custom_metrics or ())
     if pin := policy.eval_set:
         eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")

@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 from itertools import chain
 
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.gating.policy.model import Policy, Slice, Waiver
+from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.gating.policy.model import Holdout, Policy, Slice, Waiver
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 
@@ -31,13 +32,13 @@ class Selection:
         return replace(report, cases=report.cases.changed(lambda case: case if case.eval_id in self.eval_ids else None))
 
 
-def select(eval_ids: Sequence[str], tags: Sequence[Sequence[str]], part: Slice) -> Selection:
-    """Return the cases that match one of the patterns of a slice, or have one of its tags.
+def select(eval_ids: Sequence[str], tags: Sequence[Sequence[str]], part: Slice | Holdout) -> Selection:
+    """Return the cases that match one of the patterns of a slice or a holdout, or have one of its tags.
 
     Args:
         eval_ids: the ids of all cases.
         tags: the tags of each of them.
-        part: the slice.
+        part: the slice, or what is held out.
     """
     by_id = {pattern: {eval_id for eval_id in eval_ids if fnmatchcase(eval_id, pattern)} for pattern in part.ids}
     by_tag = {tag: {eval_id for eval_id, own in zip(eval_ids, tags, strict=True) if tag in own} for tag in part.tags}
@@ -46,6 +47,13 @@ def select(eval_ids: Sequence[str], tags: Sequence[Sequence[str]], part: Slice) 
         *(_with_hint(f"no case has the tag {tag!r}", tag, set(chain.from_iterable(tags))) for tag, found in by_tag.items() if not found),
     )
     return Selection(frozenset().union(*by_id.values(), *by_tag.values()), unmatched)
+
+
+def held_out(eval_set: EvalSet, holdout: Holdout | None) -> frozenset[str]:
+    """Return the cases that a policy holds out."""
+    if holdout is None:
+        return frozenset()
+    return select(eval_set.eval_ids, [case.tags for case in eval_set.eval_cases], holdout).eval_ids
 
 
 def _with_hint(reason: str, name: str, known: Iterable[str]) -> str:
