@@ -40,6 +40,9 @@ from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text, unknow
 CONFIG_FILE = "test_config.json"
 """What the config beside an eval set is called."""
 
+ANCHORS = 0.05
+"""The share of `EvalConfig.anchors` that a config has which says nothing of it, so that its digest stays as it is."""
+
 S = TypeVar("S", bound=Settings)
 
 Criteria = dict[str, SerializeAsAny[CriterionSettings]]
@@ -60,6 +63,8 @@ class EvalConfig(Settings):
     """Tool environments for single cases, by eval id; ``None``: none. Our addition; ADK ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria for single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
+    anchors: float | None = Field(default=None, ge=0, le=1)
+    """How many answers of earlier runs judges judge again, as a share of their calls; 0: none, ``None``: `ANCHORS`. Our addition; ADK ignores it."""
 
     @cached_property
     def source(self) -> str:
@@ -69,6 +74,11 @@ class EvalConfig(Settings):
     def criteria_of(self, eval_id: str) -> Criteria:
         """Return the criteria that decide one case."""
         return self.case_criteria.get(eval_id, self.criteria)
+
+    @property
+    def anchor_share(self) -> float:
+        """How many answers of earlier runs judges judge again, as a share of their calls."""
+        return ANCHORS if self.anchors is None else self.anchors
 
     @property
     def by_criterion(self) -> dict[str, list[CriterionSettings]]:

@@ -19,7 +19,7 @@ ConfigSource = str | Path | Mapping[str, Any] | EvalConfig | None
 EvalSetSource = str | Path | EvalSet | Sequence[str | Path]
 
 _OF_USERS = "user_simulator_config"
-_ONE_PER_RUN = (_OF_USERS, "live_model_config")
+_ONE_PER_RUN = (_OF_USERS, "live_model_config", "anchors")
 
 
 def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *, as_needed: bool = False) -> tuple[EvalSet, EvalConfig]:

@@ -28,7 +28,7 @@ from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
 from mlflow_adk_eval.judge.setup import HOSTS_VARIABLE, JudgeSetup, OneJudge
 from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.judge.user_model import UserModel
-from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
+from mlflow_adk_eval.judge.voting import CellKey, JudgeResponse, VoteCollector, first_of
 from mlflow_adk_eval.results.usage import JudgeUsage, added
 from mlflow_adk_eval.runtime import model_or_object
 
@@ -54,6 +54,8 @@ class Voter:
     """How questions are asked."""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
     """The hash of each prompt that was used, by its name and version."""
+    fresh: str = ""
+    """What its answers are kept apart under from those to equal questions; empty: nothing."""
 
     async def vote(self, question: Question, number: int) -> JudgeResponse:
         """Return the judge's vote of a number, from 0, or what went wrong."""
@@ -66,7 +68,7 @@ class Voter:
         for attempt in range(2):  # an answer that cannot be read is asked for once more
             result = await self.client.request(
                 lambda: self.judge.ask(question.request(self.settings, again=bool(paid))),
-                f"{address}:{number}:{attempt}" if address else None,
+                f"{address}:{number}:{attempt}{self.fresh}" if address else None,
                 may_reuse=(lambda answer: not errors_of(read_verdicts(question, answer))) if self.rejudge_failed else None,
             )
             if result.answer is None:
@@ -173,8 +175,16 @@ class JudgeSession:
         if problems:
             raise ConfigError(config.source, problems)
 
-    def vote_collector(self, settings: JudgedSettings, prompts: Iterable[str] = ()) -> VoteCollector:
+    def vote_collector(
+        self, settings: JudgedSettings, prompts: Iterable[str] = (), *, again: frozenset[CellKey] | None = None, of: str = ""
+    ) -> VoteCollector:
         """Return what decides a criterion with these settings, asked by these prompts.
+
+        Args:
+            settings: of the criterion.
+            prompts: by their names.
+            again: the cells of an earlier run to judge again, with one vote each that is asked for whatever the ledger has; ``None``: decide all.
+            of: the id of that run.
 
         Raises:
             ConfigError: if the settings name an endpoint that the caller does not allow.
@@ -216,10 +226,14 @@ class JudgeSession:
                 rejudge_failed=self._setup.rejudge_failed,
                 variant=variant,
                 prompts=self._prompts,
+                fresh="" if again is None else f" for {self.evaluation}, anchor of {of}",
             )
         if not judges or len(voters) < len(judges):
             named = ", ".join(judge.model for judge, _ in judges) or "nobody"
             raise UsageError(f"a panel of {named}: wanted different judges with unique names")
+        if again is not None:
+            members = list(voters.values())
+            return VoteCollector(ask=lambda question, number: first_of(members, question).vote(question, number), num_samples=1, only=again)
         return VoteCollector(
             ask=next(iter(voters.values())).vote,
             num_samples=ceil(options.num_samples / len(voters)) * len(voters),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import ceil
 from statistics import median_low
-from typing import Any
+from typing import Any, TypeVar
 
 from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
@@ -94,6 +94,9 @@ class JudgeResponse:
     """Who of a panel cast it."""
 
 
+_NOT_ASKED = Errored("the judge is not asked about this")
+T = TypeVar("T")
+
 Ask = Callable[[Question, int], Awaitable[JudgeResponse]]
 """Asks a question for the vote of a number, from 0. Returns what went wrong instead of raising it."""
 
@@ -142,9 +145,13 @@ class VoteCollector:
     count: Callable[[JudgeUsage], None] = field(default=lambda _counts: None)
     panel: Mapping[str, Ask] = field(default_factory=dict[str, Ask])
     """The members of a panel by name, who share the votes evenly; `num_samples` is a multiple of how many they are. None: `ask` has all votes."""
+    only: frozenset[CellKey] | None = None
+    """The cells to decide, without asking about others; ``None``: all."""
 
     async def decide(self, question: Question, cell: CellKey) -> VotingResult:
         """Return the verdict on each item of `question`, whose votes are recorded as those on `cell`."""
+        if self.only is not None and cell not in self.only:
+            return VotingResult(results=tuple(VotedItem(item=item, outcome=_NOT_ASKED) for item in question.items), votes=())
         responses = await (self._of_panel(question) if self.panel else self._of_one(question))
         self.count(_counts(question, responses, self.num_samples))
         results = tuple(self._result(question, index, responses) for index in range(len(question.items)))
@@ -164,8 +171,9 @@ class VoteCollector:
     async def _of_panel(self, question: Question) -> list[JudgeResponse]:
         """Ask the members in turn. Nobody votes in another's place, so a verdict that needs a vote which cannot be had is none."""
         responses: list[JudgeResponse] = []
-        first = int(question.address("", {})[:8], 16) % len(self.panel)  # so that all are asked as often where voting stops early
-        order = [*self.panel][first:] + [*self.panel][:first]
+        names = [*self.panel]
+        place = names.index(first_of(names, question))
+        order = names[place:] + names[:place]
         counts, ended = Counter[str](), set[str]()
         while more := self._wanted(question, responses):
             seats: list[tuple[str, int]] = []
@@ -229,6 +237,11 @@ class VoteCollector:
                 seen[response.member] += 1
                 counted.append(response)
         return _usable(question, index, counted)
+
+
+def first_of(members: Sequence[T], question: Question) -> T:
+    """Return who of a panel is asked first: another one from question to question, so that all are asked as often where voting stops early."""
+    return members[int(question.address("", {})[:8], 16) % len(members)]
 
 
 def _usable(question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:

@@ -35,7 +35,7 @@ from mlflow_adk_eval.evalset.rows import StreamedCases
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import Cases, Report
 from mlflow_adk_eval.runner.keywords import Progress
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InMemory, InParts, KeptParts
 from mlflow_adk_eval.runs.parts import AsTheyAre, Cleaner
@@ -221,7 +221,11 @@ class Evaluation:
         return tuple(PlannedCriterion(one.name, one.threshold, one.greater_is_better) for one in self.plan.of(eval_id))
 
     async def execute(
-        self, store: ConversationCache | None = None, collector: Collector | None = None, engine: Engine | None = None
+        self,
+        store: ConversationCache | None = None,
+        collector: Collector | None = None,
+        engine: Engine | None = None,
+        then: Callable[[Cases], Awaitable[None]] | None = None,
     ) -> Report:
         """Have every conversation, judge it, give back what the judges hold and return the report.
 
@@ -229,6 +233,7 @@ class Evaluation:
             store: where conversations are kept, so that nothing is lost if this is interrupted; ``None``: nowhere.
             collector: what takes the results while cases end; ``None``: they stay in memory.
             engine: what executes the cases elsewhere and has the collector take them; ``None``: they are executed here.
+            then: what else the judges are needed for, once all results are there; ``None``: nothing.
         """
         options, judges, recording = self.executor.options, self.executor.judges, self.recording
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -237,9 +242,11 @@ class Evaluation:
             # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
             with no_collection() if recording and not self.plan.judged else no_rescanning():
                 await (engine() if engine else self._execute_cases(store, collector))
+            eval_set, cases = collector.results(self.eval_set)
+            if then:
+                await then(cases)
         finally:
             await judges.aclose()
-        eval_set, cases = collector.results(self.eval_set)
         return Report(
             eval_set=eval_set,
             config=self.config,

@@ -63,7 +63,7 @@ class Anchor(_Model):
     labelled: bool
     """Whether people had labelled the cell."""
     asked_in: str
-    """The evaluation that asked for the vote, which must be this run's own; ``unknown`` if the ledger does not say."""
+    """The evaluation that asked for the vote, which must be this run's own."""
     asked_at: str
     """When, in UTC, such as ``2027-01-31T12:00:00Z``."""
 
@@ -154,13 +154,14 @@ def judges_of(config: EvalConfig, params: Mapping[str, str]) -> dict[str, KnownJ
         settings = one.model_dump(mode="json", exclude={"threshold", "early_stop", "judge_panel", "judge_model_options"})
         generation = one.judge_model_options.judge_model_config
         prompts = [params.get(key) for key in prompt_keys(name)]
-        mark = f" with settings {_hash([generation])[:12]}" if generation else ""
-        judges[name] = KnownJudge(judge=answered + mark, question=_hash([settings, generation, prompts]))
+        mark = f" with settings {order_of(generation)[:12]}" if generation else ""
+        judges[name] = KnownJudge(judge=answered + mark, question=order_of(settings, generation, prompts))
     return judges
 
 
-def _hash(value: object) -> str:
-    return hashlib.sha256(canonical_json(value)).hexdigest()
+def order_of(*what: object) -> str:
+    """Return a hash, in hex, to order things by which nobody can choose who does not choose all of `what`."""
+    return hashlib.sha256(canonical_json(what)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +219,8 @@ def values_of(votes: Iterable[Vote], config: EvalConfig) -> dict[str | None, lis
     return values
 
 
-def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, evaluation: str) -> Anchor | str:
-    """Return what a judge says of a cell now, or why it says nothing.
+def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, evaluation: str) -> Anchor | None:
+    """Return what a judge says of a cell now; ``None``: nothing that can be compared.
 
     Args:
         cell: the cell.
@@ -228,9 +229,8 @@ def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, eval
         evaluation: the id of the evaluation that asked.
     """
     now = values_of(votes, config)
-    both = [item for item in cell.before if item in now]
-    if not both:
-        return next((vote.error for vote in votes if vote.error), "nothing was asked")
+    if not (both := [item for item in cell.before if item in now]):
+        return None
     run_id, eval_id, run, turn, criterion = cell.id
     return Anchor(
         criterion=criterion,
@@ -242,7 +242,7 @@ def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, eval
         votes_before=min(len(cell.before[item]) for item in both),
         now=fmean(fmean(now[item]) for item in both),
         labelled=cell.labelled,
-        asked_in=next((vote.asked_in for vote in votes if vote.asked_in), evaluation),
+        asked_in=evaluation,
         asked_at=max(vote.asked_at for vote in votes),
     )
 
@@ -271,12 +271,12 @@ def chosen(sources: Iterable[Sequence[EarlierCell]], run_id: str, calls: int, us
     ordered: dict[str, list[EarlierCell]] = {}
     for cells in islice(sources, MOST_SOURCES if calls else 0):
         free = [cell for cell in cells if cell.id not in used]
-        for cell in sorted(free, key=lambda cell: (not cell.labelled, _hash([run_id, *cell.id]))):
+        for cell in sorted(free, key=lambda cell: (not cell.labelled, order_of(run_id, *cell.id))):
             ordered.setdefault(cell.id[-1], []).append(cell)
         if ordered and min(map(len, ordered.values())) >= calls:
             break
     taken: list[EarlierCell] = []
-    for cell in chain.from_iterable(zip_longest(*(ordered[name] for name in sorted(ordered)))):
+    for cell in chain.from_iterable(zip_longest(*(ordered[name] for name in sorted(ordered, key=lambda name: order_of(run_id, name))))):
         if cell is not None and cell.calls <= calls:
             taken.append(cell)
             calls -= cell.calls

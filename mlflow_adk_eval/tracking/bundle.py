@@ -44,9 +44,11 @@ from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.sentences import pass_hat_lines
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
-from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report, compares_itself
+from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Cases, Report, compares_itself
 from mlflow_adk_eval.results.table import Table, table_of
+from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.keywords import TraceLimit
+from mlflow_adk_eval.runs.anchors import ANCHORS, ANCHORS_PARAM
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
 from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, key_of_criterion, recomputed_metrics, rounded_metric, sha256
@@ -293,7 +295,8 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
             "adk_eval.traces": extent,
             "adk_eval.trace_count": str(len(records)),
             **{name: storable_text(outage, secrets) for name, outage in outages.items()},
-            **judge_params(report, secrets),
+            **judge_params(report.cases, report.judging, report.simulating, secrets),
+            **({ANCHORS_PARAM: sha256(parts.files[ANCHORS])} if ANCHORS in parts.files else {}),
             **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
             **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
             "adk_eval.manifest_sha256": sha256(manifest),
@@ -478,24 +481,24 @@ def settings_params(config: EvalConfig) -> dict[str, str]:
     return {f"adk_eval.num_samples.{key_of_criterion(name)}": _joined(sorted(counts)) for name, counts in samples.items() if counts}
 
 
-def judge_params(report: Report, secrets: Secrets) -> dict[str, str]:
+def judge_params(cases: Cases, judging: JudgeUsage | None, simulating: JudgeUsage | None, secrets: Secrets) -> dict[str, str]:
     """Return who judged, in all and by criterion, who played users, and the hash of each prompt. The config names only who was to do it."""
     params: dict[str, str] = {}
-    if report.judging is not None:
-        params["adk_eval.judge_model"] = _joined(report.judging.models)
+    if judging is not None:
+        params["adk_eval.judge_model"] = _joined(judging.models)
         # Which versions answered for each criterion, and at which hosts; of what is the caller's own in Python, only what it is called.
         answered: dict[str, set[str]] = {}
-        for case in report.cases:
+        for case in cases:
             for result in case.results:
                 sources = {(vote.model, vote.host) for vote in result.votes if vote.verdict is not None}
                 if sources:
                     named = {model if host == THIS_PROCESS else f"{model} at {host or 'an unknown host'}" for model, host in sources}
                     answered.setdefault(result.criterion, set()).update(named)
         params |= {f"adk_eval.judge.{key_of_criterion(name)}": _joined(sorted(models)) for name, models in answered.items()}
-    if report.simulating is not None:
-        params["adk_eval.user_simulator.model"] = _joined(report.simulating.models)
+    if simulating is not None:
+        params["adk_eval.user_simulator.model"] = _joined(simulating.models)
     # A prompt's version stands beside its hash: a parameter's key has no room for it, as MLflow refuses its characters there.
-    for usage in filter(None, (report.judging, report.simulating)):
+    for usage in filter(None, (judging, simulating)):
         prompts: dict[str, list[str]] = {}
         for prompt, digest in usage.prompts.items():
             name, _, number = prompt.partition("@")

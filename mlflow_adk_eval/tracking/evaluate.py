@@ -10,6 +10,7 @@ into a report, and logs the report as a bundle. What was paid for is in the ledg
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -43,11 +44,12 @@ from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import Cases, Report
 from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import engine_of
 from mlflow_adk_eval.runner.evaluation import Engine
 from mlflow_adk_eval.runner.keywords import AgentArgs, EvaluateArgs, LogArgs, keywords, selected
+from mlflow_adk_eval.runs.anchors import ANCHORS
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.examined import Documents, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import state_problems
@@ -55,6 +57,7 @@ from mlflow_adk_eval.runtime import note, span
 from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow
 from mlflow_adk_eval.text import few
 from mlflow_adk_eval.tracking.agent_versions import short_label
+from mlflow_adk_eval.tracking.anchoring import judge_again
 from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle, dataset_of
 from mlflow_adk_eval.tracking.client import connect, run_named
 from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
@@ -324,8 +327,8 @@ class LoggedEvaluation:
         if not earlier:
             self._logged = self._new_run(digest=self._digest)
         logged = self._logged
-        if ledger:
-            logged.params["adk_eval.evaluation"] = self._scope
+        if ledger or planned.plan.judged:
+            logged.params["adk_eval.evaluation"] = planned.executor.judges.evaluation
         logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
         run_id = logged.run.run_id
         note({"adk_eval.run_id": run_id})
@@ -352,7 +355,14 @@ class LoggedEvaluation:
         if self._ledger and not planned.recording:
             store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config)
         engine = self._engine_of(planned, self._parts) if self._engine_of and self._parts else None
-        return await planned.execute(store, self._parts, engine)
+        started = time.monotonic()
+
+        async def anchor(cases: Cases) -> None:
+            if self._parts:
+                anchors = await judge_again(planned, self._logged, cases, started)
+                (self._parts.folder / ANCHORS).write_bytes(anchors.dumps())
+
+        return await planned.execute(store, self._parts, engine, anchor if planned.plan.judged and planned.config.anchor_share else None)
 
     def _abandon(self, error: BaseException) -> None:
         self._logged.abandon(error)

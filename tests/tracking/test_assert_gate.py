@@ -100,12 +100,13 @@ def test_the_evidence_of_a_report_is_that_of_the_run_it_would_be(store: str, jud
     logged = adk_eval.evaluate(EIGHT, answering(EIGHT), config, judge=judge, ledger=False, tracking_uri=store, traces=False, num_runs=2)
     run = MlflowStore(store).evidence(str(logged.run_id))
     same = evidence_of_report(replace(logged, run_id=None))
-    # A report does not know its agent's source.
+    # A report knows neither its agent's source nor earlier runs.
     of_the_run = {"adk_eval.manifest_sha256", "adk_eval.agent.source_sha256", "adk_eval.agent.source", "adk_eval.git"}
+    of_the_run |= {"adk_eval.anchors_sha256", "adk_eval.evaluation"} if judged else set()
     assert {name: value for name, value in same.params.items() if name not in of_the_run} == {
         name: value for name, value in run.params.items() if name not in of_the_run
     }
-    assert set(same.artifacts) == set(run.artifacts) - {"agent_source.json"}
+    assert set(same.artifacts) == set(run.artifacts) - {"agent_source.json", *(["anchors.json"] if judged else [])}
     assert {name for name in same.artifacts if same.artifacts[name] != run.artifacts[name]} <= {"report.html", "result.evalset_result.json"}
     assert dict(same.metrics) == {name: run.metrics[name] for name in same.metrics}
     ours, theirs = decide_on(same), decide_on(run)
