@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.client import open_store
     from mlflow_adk_eval.tracking.compare import compare, power
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
-    from mlflow_adk_eval.tracking.evaluate import make_reevaluator
+    from mlflow_adk_eval.tracking.evaluate import make_holdout_evaluator, make_reevaluator
     from mlflow_adk_eval.tracking.judge_bench import judge_bench
 
 _HOMES = {
@@ -129,7 +129,7 @@ _HOMES = {
     "tracking.client": ("open_store",),
     "tracking.compare": ("compare", "power"),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
-    "tracking.evaluate": ("make_reevaluator",),
+    "tracking.evaluate": ("make_holdout_evaluator", "make_reevaluator"),
     "tracking.judge_bench": ("judge_bench",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "spark", "testing")
@@ -208,6 +208,7 @@ __all__ = [
     "load_eval_set",
     "load_policy",
     "load_recording",
+    "make_holdout_evaluator",
     "make_key",
     "make_reevaluator",
     "metrics",

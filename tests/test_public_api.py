@@ -28,7 +28,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "Session", "Skipped", "TrackingError", "Unavailable", "UsageError", "UserPersona", "Vote", "aevaluate", "audit", "calibrate",
         "capture", "compare", "compare_paired", "eval_set_digest", "evaluate", "export_attestation", "gate", "genai_data",
         "judge_bench", "label_sheet", "load_calibration", "load_champion", "load_config", "load_eval_set", "load_policy",
-        "load_recording", "make_key", "make_reevaluator", "metrics", "migrate", "model_fn", "open_cases", "open_store", "policy_schema",
+        "load_recording", "make_holdout_evaluator", "make_key", "make_reevaluator", "metrics", "migrate", "model_fn", "open_cases", "open_store", "policy_schema",
         "power", "predict_fn", "promote", "proportion_interval", "pull_eval_set", "push_eval_set", "rapid_eval", "record",
         "recording_of_report", "register", "rollback", "save_recording", "score", "score_batch", "scorers", "spark", "testing",
         "upload", "verify", "verify_attestation", "write_eval_set", "write_parts",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
+    from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator, HoldoutRequest
 
 
 reevaluation_options = together(
@@ -48,7 +49,7 @@ reevaluation_options = together(
         "--eval-set",
         metavar="EVAL_SET",
         multiple=True,
-        help="With --reevaluate: the run's eval set, as for `run`. Default: the one the policy pins.",
+        help="The run's eval set, as for `run`, to evaluate by. Default with --reevaluate: the one the policy pins.",
     ),
     config_option,
     judges_group,
@@ -56,33 +57,36 @@ reevaluation_options = together(
 """Whether and how a champion is evaluated again that cannot be compared as it is."""
 
 
-def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: bool) -> Reevaluate | None:
-    """Return what evaluates a champion again.
+def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool) -> tuple[Reevaluate | None, HoldoutEvaluator | None]:
+    """Return what evaluates a champion again, and what scores held-out cases.
 
     Args:
-        options: the values of `reevaluation_options`.
+        options: the values of `reevaluation_options`, perhaps with an `agent`.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
         shown: whether to show a progress bar.
 
     Returns:
-        The function, for the API; ``None`` if the options ask for nothing.
+        Both, for the API; ``None`` for what the options do not ask for.
 
     Raises:
         UsageError: for a file that cannot be read, or files that nothing is evaluated by.
     """
     judging = arguments(options)
     wanted, agent, names, config = (judging.pop(name) for name in ("reevaluate", "champion_agent", "eval_set", "config"))
-    if not wanted and agent is None:
+    candidate = judging.pop("agent", None)
+    if not wanted and agent is None and candidate is None:
         if names or config:
-            raise UsageError("--eval-set and --config-file-path need --reevaluate or --champion-agent")
-        return None
+            raise UsageError("--eval-set and --config-file-path need --reevaluate, --champion-agent or, to promote, --agent")
+        return None, None
+    if candidate is not None and not names:
+        raise UsageError("--agent needs --eval-set, with the cases that the policy holds out")
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
 
     # At once, so that a mistake in a name or file is one of usage and no undecided comparison.
-    if agent is not None:
+    for each in filter(None, (agent, candidate)):
         with agent_output():
-            resolve_agent(agent_path(agent))
+            resolve_agent(agent_path(each))
     eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
 
     def reevaluate(request: ReevaluationRequest) -> str:
@@ -97,7 +101,18 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
             )
             return again(request)
 
-    return reevaluate
+    holdout = None
+    if candidate is not None and eval_set is not None:
+        scored = adk_eval.make_holdout_evaluator(
+            agent_path(candidate), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri
+        )
+
+        def score(request: HoldoutRequest) -> str:
+            with agent_output():
+                return scored.evaluate(request)
+
+        holdout = replace(scored, evaluate=score)
+    return reevaluate if wanted or agent is not None else None, holdout
 
 
 @click.command("promote", epilog=EXIT_CODES, cls=Command)
@@ -106,6 +121,7 @@ def reevaluator(options: dict[str, Any], tracking_uri: str | None, *, shown: boo
 @click.option("--alias", default="champion", show_default=True, help="The alias to set.")
 @click.option("--run-id", required=True, help="The evaluation run of this version.")
 @policy_option
+@click.option("--agent", help="The agent of this version, with --eval-set: scores the cases that the policy holds out, if all else passes.")
 @reevaluation_options
 @dry_run_option
 @wait_option
@@ -119,8 +135,10 @@ def promote_command(
     """Set an alias on a version of MODEL if its run passes the gate."""
     check_published(summary, junit)
     how = {name: options.pop(name) for name in ("run_id", "policy", "wait_s", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
-    reevaluate = reevaluator(options, how["tracking_uri"], shown=not as_json)
-    decision = adk_eval.promote(model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, raise_on_failure=False)
+    reevaluate, holdout = evaluators(options, how["tracking_uri"], shown=not as_json)
+    decision = adk_eval.promote(
+        model, version, alias, **how, dry_run=dry_run, reevaluate=reevaluate, holdout=holdout, raise_on_failure=False
+    )
     moved = decision.passed and not dry_run
     outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
@@ -191,7 +209,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     """Decide whether the agent that RUN evaluated is good enough. Changes nothing."""
     check_published(summary, junit)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
-    reevaluate = reevaluator(options, compared["tracking_uri"], shown=not as_json)
+    reevaluate, _ = evaluators(options, compared["tracking_uri"], shown=not as_json)
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
     run_id, uri, then = decision.run_id, compared["tracking_uri"], ""
     if not as_json:

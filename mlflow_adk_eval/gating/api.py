@@ -27,6 +27,7 @@ from mlflow_adk_eval.gating.promotion.verify import verify_in
 from mlflow_adk_eval.gating.registry import MlflowStore, Trust, store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ExaminedRun, examine
@@ -107,6 +108,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     run_id: str | Report,
     policy: Any = None,
     reevaluate: Reevaluate | None = None,
+    holdout: HoldoutEvaluator | None = None,
     dry_run: bool = False,
     wait_s: float = WAIT_S,
     raise_on_failure: bool = True,
@@ -128,6 +130,8 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
         reevaluate: evaluates the baseline again where the run of its promotion record is about other cases, judges or criteria, as
             `mlflow_adk_eval.make_reevaluator` does, unless the run cannot pass anyway; also in a dry run. ``None``: the decision is
             then *undecided*.
+        holdout: scores the cases that the policy holds out, as `mlflow_adk_eval.make_holdout_evaluator` does, if everything else passes;
+            ``None``: with such a policy, the decision is then *undecided*.
         dry_run: whether to only decide, without writing to the registry.
         wait_s: the seconds to wait for another promotion to the same alias. Then everything is read and decided again.
         raise_on_failure: whether to raise `GateFailed` unless the decision is *passed*.
@@ -150,7 +154,7 @@ def promote(  # noqa: PLR0913 - which version, on which evidence, in which store
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=not dry_run)) as store:
         search = BaselineSearch(store=store, policy=demanded, model=name, candidate=target, reevaluate=reevaluate)
         chosen = run_id_of(run_id, store, model=name, version=str(version))
-        decision = promote_in(store, target, chosen, demanded, dry_run=dry_run, baseline=search, wait_s=wait_s)
+        decision = promote_in(store, target, chosen, demanded, dry_run=dry_run, baseline=search, holdout=holdout, wait_s=wait_s)
         if not dry_run:
             with suppress(ClaimLogError):  # which is what the decision says then
                 _advance(store, name, alias)

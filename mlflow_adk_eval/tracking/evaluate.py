@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 from uuid import uuid4
 
 import anyio
@@ -40,6 +40,7 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Holdout
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
+from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator, HoldoutRequest
 from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
@@ -529,6 +530,70 @@ def make_reevaluator(
         return report.run_id or ""
 
     return reevaluate
+
+
+@keywords(ReevaluationArgs, Options, judge_setup)
+def make_holdout_evaluator(
+    agent: Any, *, eval_set: EvalSetSource, config: ConfigSource = None, **options: Unpack[ReevaluationArgs]
+) -> HoldoutEvaluator:
+    """Return what `holdout` of `promote` takes: it evaluates the candidate's agent on the cases that the policy holds out.
+
+    The new run belongs to the candidate's LoggedModel, whose source the agent must have. It is in the experiment of the candidate's run with
+    `` holdout`` after its name, so that you can decide who may look into it.
+
+    Args:
+        agent: the candidate's agent, as for `evaluate`. A module is imported by the process that promotes; give an address to avoid that.
+        eval_set: the eval set with the held-out cases, as for `evaluate`.
+        config: the config, which must be that of the candidate's run; ``None``: ``test_config.json`` in the folder of the eval set, else
+            ADK's defaults.
+        judge: the judge, instead of the config's models: a model's name, a judge object or a callable; a list is a panel that
+            votes together.
+        judge_hosts: hosts, with or without a port, that the config may use as the endpoint of a judge or simulated user,
+            in addition to ``MLFLOW_ADK_EVAL_JUDGE_HOSTS``.
+        judge_options: parallelism, time limits and retries of requests to judges.
+        budget: the limit for judges and simulated users: a `Budget`, or a dict with ``max_calls``, ``max_tokens`` and
+            ``name``.
+        ledger: stores judges' answers: a file or a ``postgresql://`` URL; ``None``: ``MLFLOW_ADK_EVAL_LEDGER``, else
+            ``.adk_eval/ledger.sqlite``; ``False``: none.
+        rejudge_failed: whether to ask again if a stored answer of a judge cannot be parsed.
+        concurrency: the number of conversations to run in parallel.
+        case_timeout_s: the time limit for one case, in seconds; ``None``: no limit.
+        turn_timeout_s: the time limit for one answer of the agent, in seconds; ``None``: no limit.
+        user_simulator: plays the user in conversation scenarios: a model's name, a judge object, or a function of the scenario
+            and the turns so far that returns the next message, or ``None`` to end the conversation; ``None``: the model that the
+            config names.
+        agent_name: the sub-agent to evaluate instead of the root agent.
+        progress: called with the numbers of finished and of all case runs.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        signing_key: signs the new evaluation, as for `evaluate`; ``None``: ``MLFLOW_ADK_EVAL_SIGNING_KEY``.
+
+    Raises:
+        InputError: with every problem of a file.
+    """
+    whole, given = load_inputs(eval_set, config)
+
+    def held_of(holdout: Holdout) -> tuple[EvalSet, EvalConfig]:
+        held = held_out(whole, holdout)
+        if not held:
+            raise UsageError(f"the policy holds out no case of the eval set {whole.eval_set_id!r}: give the one with these cases")
+        return select(whole, held), given.without(set(whole.eval_ids) - held)
+
+    def score(request: HoldoutRequest) -> str:
+        """Evaluate the held-out cases and return the id of the run."""
+        held, chosen = held_of(request.holdout)
+        digests = given.without(whole.eval_ids).digest(), request.config.digest()
+        if len(set(digests)) > 1:
+            raise UsageError(f"the digest of your config is {digests[0]}, but the candidate's run has {digests[1]}; give that config")
+        uri, run_id = options.get("tracking_uri"), request.candidate_run_id
+        client = connect(uri)
+        with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
+            experiment = client.get_experiment(client.get_run(run_id).info.experiment_id).name
+        logged_as: EvaluateArgs = {"num_runs": request.num_runs, "experiment": f"{experiment} holdout", "run_name": "holdout"}
+        with _prepared(held, agent, chosen, request.model_id, None, cast("EvaluateArgs", options | logged_as)) as evaluation:
+            request.begin()
+            return evaluation.execute()[0].run_id or ""
+
+    return HoldoutEvaluator(lambda holdout: eval_set_digest(held_of(holdout)[0]), score)
 
 
 def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config: EvalConfig | None) -> None:

@@ -24,6 +24,7 @@ FUNCTIONS: list[tuple[Callable[..., Any], Any]] = [
     (adk_eval.score, ScoreArgs),
     (adk_eval.record, RecordArgs),
     (adk_eval.make_reevaluator, ReevaluationArgs),
+    (adk_eval.make_holdout_evaluator, ReevaluationArgs),
     (spark.evaluate, SparkArgs),
     (metrics.from_config, JudgeArgs),
     (scorers.from_config, JudgeArgs),

@@ -246,9 +246,9 @@ class ClaimLog:
                 submitted.add((claim.run_id, claim.champion_run_id))
         return Attempt(len(submitted), anywhere, this.champion is not None, tuple(few(self.skipped)))
 
-    def uses(self, holdout: str) -> int:
-        """Return how often the held-out cases with a digest were scored, or were about to be."""
-        return sum(entry.claim.holdout == holdout for entry in self.entries)
+    def uses(self, holdout: str, *, before: int | None = None) -> int:
+        """Return how often the held-out cases with a digest were scored, or were about to be; `before`: as for `attempt`."""
+        return sum(entry.claim.holdout == holdout and (before is None or entry.number < before) for entry in self.entries)
 
     def moves(self, holder: VersionId | None) -> list[Entry]:
         """Return the claims by which the alias was set."""

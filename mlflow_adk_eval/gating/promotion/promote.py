@@ -39,6 +39,7 @@ from mlflow_adk_eval.gating.promotion.claim_log import (
     read_claim,
     text_of,
 )
+from mlflow_adk_eval.gating.promotion.held_out import HoldoutUse
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
@@ -56,8 +57,9 @@ from mlflow_adk_eval.gating.promotion.record import (
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator
 from mlflow_adk_eval.results.decision import Decision
-from mlflow_adk_eval.runs.examined import ExaminedRun, examine
+from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence
 
 T = TypeVar("T")
@@ -79,13 +81,14 @@ class ClaimTimeouts:
 TIMEOUTS = ClaimTimeouts()
 
 
-def promote_in(
+def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how long
     store: MlflowStore,
     target: Target,
     run_id: str,
     policy: Policy,
     *,
     baseline: Callable[[ExaminedRun], Baseline | None] | Baseline | None = None,
+    holdout: HoldoutEvaluator | None = None,
     dry_run: bool = False,
     timeouts: ClaimTimeouts = TIMEOUTS,
     wait_s: float = 0.0,
@@ -98,6 +101,7 @@ def promote_in(
         run_id: the run with the evidence.
         policy: what is demanded.
         baseline: what the run is compared with, or what finds it.
+        holdout: scores the cases that the policy holds out; ``None``: nobody does, so that such a policy is never met.
         dry_run: whether to write nothing.
         timeouts: how long claims of others are respected.
         wait_s: for how long to wait for others who are setting the alias. Then it is decided again: they may have changed it.
@@ -106,6 +110,7 @@ def promote_in(
         AliasBusyError: if they are still at it; unless the evidence fails whatever they do.
     """
     examined = cache(lambda: examine(store.evidence(run_id)))  # read again under the claim, however often this is
+    held = HoldoutUse(store=store, policy=policy, holdout=policy.holdout, evaluator=holdout) if policy.holdout else None
 
     def attempt() -> Decision:
         # (1) Read the claim log before anything that is decided on: whoever claims after this is noticed.
@@ -139,7 +144,8 @@ def promote_in(
         if moved and decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
             raise AliasBusyError(since.claimed_since(claims.next))
 
-        # (5) Leave a record of what is refused, and go no further. It takes a number of the claim log, as the next one's place depends on it.
+        # (5) If everything else passes, have the held-out cases scored, once. The use is an entry of the claim log before the agent is
+        # called: it counts whatever becomes of this process. That takes its time, so all is read and decided again afterwards.
         record = Record(
             target=target,
             version=version.id,
@@ -158,6 +164,15 @@ def promote_in(
             eval_set=submission.eval_set,
             decision=decision,
         )
+        if held and decision.passed and not dry_run and isinstance(run, ReadableRun):
+            used = replace(record, decision=replace(decision, verdict="undecided"))
+            if held.score(run, record, claims, lambda digest: enter(store, used, claims, timeouts, holdout=digest)):
+                return attempt()
+            decision = stamped(held.decided(decision, run, record, now), now)
+            record = replace(record, decision=decision, holdout=held.recorded)
+
+        # (6) Leave a record of what is refused, and go no further. It takes a number of the claim log, since the place of the next one
+        # depends on it.
         if dry_run:
             return decision
         if not decision.passed and in_progress:
@@ -168,32 +183,33 @@ def promote_in(
             return _refuse(store, record)
 
         earlier = version.tags.get(pass_tag(target.alias))
+        decided_on = (run.evidence, former, *(held.evidence() if held else ()))
         try:
-            # (6) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
+            # (7) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
             with claimed(store, record, claims, timeouts) as claim:
-                # (7) Read every byte of the evidence again, since it may have been rewritten while this waited for the claim. It is
+                # (8) Read every byte of the evidence again, since it may have been rewritten while this waited for the claim. It is
                 # compared and not examined again: what is the same comes to the same decision, and what is not is refused
                 # whatever it comes to.
-                claim.require(_evidence_changed(store, {each.run_id: each for each in (run.evidence, former) if each}.values()))
+                claim.require(_evidence_changed(store, {each.run_id: each for each in decided_on if each}.values()))
 
-                # (8) Keep the record, and then what leads to it: should this process die right after the alias is set, the version has it.
+                # (9) Keep the record, and then what leads to it: should this process die right after the alias is set, the version has it.
                 store.write(record)
                 store.tag(target, {pass_tag(target.alias): str(record.location)})
 
-                # (9) Look again at what may change with a single request each, so that it comes last; the evidence would take too long here.
+                # (10) Look again at what may change with a single request each, so that it comes last; the evidence would take too long here.
                 claim.require(changed_since(store, record))
                 claim.require(_baseline_moved(store, target, policy, compared, holder))
 
-                # (10) Confirm the claim, so that nobody can cancel it any more, and go on only if that was quick.
+                # (11) Confirm the claim, so that nobody can cancel it any more, and go on only if that was quick.
                 claim.confirm()
 
-                # (11) Set the alias, and look whether it is there.
+                # (12) Set the alias, and look whether it is there.
                 claim.set_alias()
         except AliasBusyError:
             _untag(store, record, earlier)
             raise
 
-        # (12) Note what came of it before the claim ends and others may go on; again if they had given it up.
+        # (13) Note what came of it before the claim ends and others may go on; again if they had given it up.
         noted = _finish(store, record, earlier, claim.problem)
         too_late = claim.end()
         return _finish(store, record, earlier, too_late) if too_late else noted

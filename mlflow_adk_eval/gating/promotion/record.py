@@ -195,6 +195,23 @@ class RecordedBaseline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedHoldout:
+    """The run of the held-out cases that a decision rests on."""
+
+    eval_set: str
+    """The digest of these cases."""
+    use: int
+    """The place of this use among all of these cases, from 1."""
+    run_id: str
+    sha256: str
+    """The hash of the run's manifest."""
+    champion: str = ""
+    """What it was compared with, as reasons call it; empty where there was nothing, as are the next two."""
+    champion_run_id: str = ""
+    champion_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A decision about an alias, as it is kept."""
 
@@ -211,6 +228,7 @@ class Record:
     compared: RecordedBaseline | None = None
     eval_set: str = ""
     """The digest of the eval set; empty where the evidence could not be read."""
+    holdout: RecordedHoldout | None = None
     decision: Decision
     reason: str = ""
     """Why somebody went back to a former version."""

@@ -36,8 +36,9 @@ from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.holdout import HeldOut, policy_of, with_holdout
 from mlflow_adk_eval.results.decision import Decision
-from mlflow_adk_eval.runs.examined import examine
+from mlflow_adk_eval.runs.examined import ExaminedRun, examine
 from mlflow_adk_eval.runs.manifest import sha256
 from mlflow_adk_eval.signing.keys import DECISION, ENVELOPE, PAYLOAD_TYPE, read_statement
 
@@ -196,6 +197,11 @@ def verify_version(
     at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
     today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place)
+    held = _held_out_today(store, record)
+    if today.passed and isinstance(held, HeldOut):
+        held_measured = store.calibration(policy_of(record.policy), held.run)
+        today = with_holdout(today, record.policy, run, held, now=at, measured=held_measured)
+    problems += [held] if isinstance(held, str) else []
     if then.passed and today.passed:
         problems += differences(then, today)
     decision = with_problems(today, problems)
@@ -203,7 +209,10 @@ def verify_version(
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
         compared = _baseline_for(policy, record, baseline)
-        decision = decide(run, policy, baseline=compared, now=store.clock(), measured=store.calibration(policy, run), attempt=place)
+        now = store.clock()
+        decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run), attempt=place)
+        if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
+            decision = with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
         if not decision.passed:
             decision = replace(decision, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *decision.reasons))
     if decision.passed:
@@ -298,6 +307,11 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
     counted, recorded = claims.attempt(record.policy, this, before=entry.number).number, record.decision.attempt
     if entry.claim.kind == "promotion" and (recorded is None or recorded < counted):
         yield f"its promotion record says attempt {recorded}, but by the claim log it was attempt {counted}"
+    held, allowed = record.holdout, record.policy.holdout
+    if held and allowed and (uses := claims.uses(held.eval_set, before=entry.number)) > allowed.uses:
+        yield f"its held-out cases had {uses} uses by then, and its policy allows {allowed.uses}"
+    if held and not any((used.claim.holdout, used.claim.run_id) == (held.eval_set, entry.claim.run_id) for used in claims.entries):
+        yield "the claim log does not show that its held-out cases were scored"
     if not entry.set_on(holder):
         state = "is in progress" if entry.pending else f"was {entry.state}"
         yield f"{what} did not set the alias: it {state}" + (f": {entry.end.reason}" if entry.end and entry.end.reason else "")
@@ -326,6 +340,28 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
     other = ", ".join(f"{key} {value}" for key, value in fields.items()) or "nothing"
     problem = f"{record.target} was promoted with the policy {record.policy.name!r}, but that compared with another baseline ({other})"
     return Baseline(name="its baseline", problems=(problem,))
+
+
+def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | str | None:
+    """Return what the held-out cases came to, as it is today, or why that cannot be had; ``None`` where nothing holds them out."""
+    then = record.holdout
+    if record.policy.holdout is None or not record.decision.passed:
+        return None
+    if then is None:
+        return "the promotion record has no run of the cases that its policy holds out"
+    runs: list[ExaminedRun] = []
+    for run_id, digest in ((then.run_id, then.sha256), (then.champion_run_id, then.champion_sha256)):
+        if not run_id:
+            continue
+        try:
+            evidence = store.evidence(run_id)
+        except UsageError as error:
+            return f"the evidence of the held-out cases is gone: {error}"
+        if evidence.sha256 != digest:
+            return f"the evidence of the held-out cases (run {run_id}) was changed after the decision"
+        runs.append(examine(evidence))
+    champion = Baseline(name=then.champion, run=runs[1]) if len(runs) > 1 else None
+    return HeldOut(run=runs[0], use=then.use, champion=champion)
 
 
 def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:

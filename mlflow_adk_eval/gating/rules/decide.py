@@ -194,6 +194,8 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     if run.documents.copies:
         copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
         yield f"{len(run.documents.copies)} cases repeat the content of another case and count only once: {copies}"
+    if policy.holdout:
+        yield "the cases that the policy holds out are scored only by promote, if everything else passes"
     if policy.config:
         return
     yield from unmissable(report)

@@ -1,0 +1,137 @@
+"""The cases that a policy holds out: what scores them, and what a decision makes of that. Nothing is read or written here.
+
+They are decided on as a run of their own, by all that the policy demands of evidence, config and judges, and by one rule on the share of
+cases that pass. The decision gets that one number, and nothing of a single case: what nobody knows, nobody can adapt to. Each of the uses
+that the policy allows has an equal share of the error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.gating.calibration import CheckedCalibration
+from mlflow_adk_eval.gating.policy.model import Attempts, Holdout, Policy, Rule
+from mlflow_adk_eval.gating.rules.attempts import Attempt
+from mlflow_adk_eval.gating.rules.checks import format_number
+from mlflow_adk_eval.gating.rules.comparable import Baseline
+from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.results.decision import Check, Decision
+from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
+from mlflow_adk_eval.runs.manifest import agent_problems
+from mlflow_adk_eval.text import counted
+
+_MEASURE = "case_pass_rate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldoutRequest:
+    """Whose answers to the held-out cases are to be scored, and how."""
+
+    holdout: Holdout
+    model_id: str
+    """The candidate's LoggedModel, whose source the agent must have."""
+    candidate_run_id: str
+    """The run that is decided on."""
+    config: EvalConfig
+    """Its config, without what that says of single cases."""
+    num_runs: int
+    begin: Callable[[], object]
+    """To be called when everything is ready, right before the agent is: enters the use."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutEvaluator:
+    """Scores held-out cases."""
+
+    digest: Callable[[Holdout], str]
+    """Returns the digest of the held-out cases; a `UsageError` says that there are none."""
+    evaluate: Callable[[HoldoutRequest], str]
+    """Evaluates them and returns the id of the run. A `UsageError` or an `AgentError` says why that cannot be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """What the held-out cases came to."""
+
+    run: ExaminedRun
+    use: int
+    """The place of this use among all of these cases, from 1."""
+    champion: Baseline | None = None
+    """The champion's run of them; ``None``: the policy does not compare them, or there is no champion."""
+
+
+def policy_of(policy: Policy) -> Policy:
+    """Return what a policy demands of the run of its held-out cases."""
+    held = policy.holdout
+    if held is None:
+        return policy
+    return policy.model_copy(
+        update={
+            "rules": {_MEASURE: Rule.model_construct(min=held.min, max_drop=held.max_drop)},
+            "attempts": Attempts(spend=held.uses),
+            # Whatever the config says of single cases differs, so `with_holdout` compares the rest.
+            "config": policy.config and policy.config.model_copy(update={"digest": None}),
+            "slices": {},
+            "must_pass": (),
+            "waivers": (),
+            "thresholds": False,
+            "eval_set": None,
+            "min_cases": 1,
+            "holdout": None,
+        }
+    )
+
+
+def with_holdout(
+    decision: Decision, policy: Policy, candidate: ExaminedRun, held: HeldOut, *, now: datetime, measured: CheckedCalibration | None
+) -> Decision:
+    """Return a decision that is *passed* together with what the held-out cases came to.
+
+    Args:
+        decision: what everything else came to.
+        policy: what is demanded.
+        candidate: the run that is decided on.
+        held: the run of the held-out cases.
+        now: as for `decide`.
+        measured: as for `decide`, held against the run of the held-out cases.
+    """
+    run, demanded = held.run, policy.holdout
+    note = f"use {held.use} of {demanded.uses if demanded else 0} of the held-out cases, in run {run.evidence.run_id}"
+    problems = agent_problems(run.evidence, candidate.evidence.params.get("adk_eval.model_id", ""))
+    if isinstance(run, ReadableRun) and isinstance(candidate, ReadableRun):
+        configs = {one.documents.config.without(one.documents.eval_set.eval_ids).digest() for one in (run, candidate)}
+        problems += ["it has another config than the candidate's run"] if len(configs) > 1 else []
+    if problems:
+        reason = f"holdout: run {run.evidence.run_id} does not count: {problems[0]}"
+        return replace(decision, verdict="undecided", reasons=(reason,), notes=(*decision.notes, note))
+    if demanded and demanded.min is None and held.champion is None:
+        alone = "holdout: there is no champion to compare with, so the held-out cases decide nothing"
+        return replace(decision, notes=(*decision.notes, note, alone))
+    found = decide(
+        run,
+        policy_of(policy),
+        now=now,
+        baseline=held.champion or Baseline(name="the champion"),
+        measured=measured,
+        attempt=Attempt(held.use),
+    )
+    checks = [replace(check, measure="holdout", reason=_reason(check, held.champion)) for check in found.checks]
+    if found.passed:
+        reasons = (*decision.reasons, *(check.reason for check in checks))
+    else:
+        reasons = tuple(check.reason for check in checks if check.verdict == found.verdict)
+        reasons = reasons or (f"holdout: its run is no evidence that decides; `mlflow-adk-eval gate {run.evidence.run_id}` says why",)
+    return replace(decision, verdict=found.verdict, reasons=reasons, checks=(*decision.checks, *checks), notes=(*decision.notes, note))
+
+
+def _reason(check: Check, champion: Baseline | None) -> str:
+    """Return what is said of held-out cases: one number of each side."""
+    if check.value is None:
+        return f"holdout: {check.demand} is {check.verdict}"
+    against = "" if check.baseline is None or champion is None else f", against {format_number(check.baseline)} of {champion.name}"
+    more = f"; about {counted(check.needed, 'case')} would decide it" if check.needed else ""
+    share = f"holdout: pass rate {format_number(check.value)} over {counted(check.cases, 'held-out case')}{against}"
+    return f"{share}: {check.demand} is {check.verdict}{more}"
