@@ -581,14 +581,19 @@ def make_holdout_evaluator(
     def score(request: HoldoutRequest) -> str:
         """Evaluate the held-out cases and return the id of the run."""
         held, chosen = held_of(request.holdout)
-        digests = given.without(whole.eval_ids).digest(), request.config.digest()
-        if len(set(digests)) > 1:
+        mine, theirs = (given, whole), (request.candidate.documents.config, request.candidate.documents.eval_set)
+        digests = [one.without(cases.eval_ids).digest() for one, cases in (mine, theirs)]  # apart from what they say of single cases
+        if digests[0] != digests[1]:
             raise UsageError(f"the digest of your config is {digests[0]}, but the candidate's run has {digests[1]}; give that config")
-        uri, run_id = options.get("tracking_uri"), request.candidate_run_id
+        uri, run_id = options.get("tracking_uri"), request.candidate.evidence.run_id
         client = connect(uri)
         with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
             experiment = client.get_experiment(client.get_run(run_id).info.experiment_id).name
-        logged_as: EvaluateArgs = {"num_runs": request.num_runs, "experiment": f"{experiment} holdout", "run_name": "holdout"}
+        logged_as: EvaluateArgs = {
+            "num_runs": request.candidate.documents.num_runs,
+            "experiment": f"{experiment} holdout",
+            "run_name": "holdout",
+        }
         with _prepared(held, agent, chosen, request.model_id, None, cast("EvaluateArgs", options | logged_as)) as evaluation:
             request.begin()
             return evaluation.execute()[0].run_id or ""

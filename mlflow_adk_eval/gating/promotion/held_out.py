@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
@@ -53,14 +54,8 @@ class HoldoutUse:
             return False
         try:
             evaluator = self._ready(claims, record)
-            request = HoldoutRequest(
-                holdout=self.holdout,
-                model_id=record.version.model_id or "",
-                candidate_run_id=candidate.evidence.run_id,
-                config=candidate.documents.config.without(candidate.documents.eval_set.eval_ids),
-                num_runs=candidate.documents.num_runs,
-                begin=lambda: enter(self._digest),
-            )
+            begin, model_id = partial(enter, self._digest), record.version.model_id or ""
+            request = HoldoutRequest(holdout=self.holdout, model_id=model_id, candidate=candidate, begin=begin)
             self.run = examine(self.store.evidence(evaluator.evaluate(request)))
         except (UsageError, AgentError) as error:
             self.problem = f"holdout: {error}"
@@ -105,7 +100,7 @@ class HoldoutUse:
             champion_run_id=before.run_id if before else "",
             champion_sha256=before.sha256 if before else "",
         )
-        held = HeldOut(run=self.run, use=self._use, champion=champion)
+        held = HeldOut(run=self.run, eval_set=self._digest, use=self._use, champion=champion)
         measured = self.store.calibration(policy_of(self.policy), self.run)
         return with_holdout(decision, self.policy, candidate, held, now=now, measured=measured)
 

@@ -361,7 +361,7 @@ def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | str | None:
             return f"the evidence of the held-out cases (run {run_id}) was changed after the decision"
         runs.append(examine(evidence))
     champion = Baseline(name=then.champion, run=runs[1]) if len(runs) > 1 else None
-    return HeldOut(run=runs[0], use=then.use, champion=champion)
+    return HeldOut(run=runs[0], eval_set=then.eval_set, use=then.use, champion=champion)
 
 
 def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.policy.model import Attempts, Holdout, Policy, Rule
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.checks import format_number
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.manifest import agent_problems
@@ -33,11 +33,8 @@ class HoldoutRequest:
     holdout: Holdout
     model_id: str
     """The candidate's LoggedModel, whose source the agent must have."""
-    candidate_run_id: str
-    """The run that is decided on."""
-    config: EvalConfig
-    """Its config, without what that says of single cases."""
-    num_runs: int
+    candidate: ReadableRun
+    """The run that is decided on, which says how often and by which config; and in which experiment."""
     begin: Callable[[], object]
     """To be called when everything is ready, right before the agent is: enters the use."""
 
@@ -57,6 +54,8 @@ class HeldOut:
     """What the held-out cases came to."""
 
     run: ExaminedRun
+    eval_set: str
+    """The digest of these cases."""
     use: int
     """The place of this use among all of these cases, from 1."""
     champion: Baseline | None = None
@@ -65,24 +64,16 @@ class HeldOut:
 
 def policy_of(policy: Policy) -> Policy:
     """Return what a policy demands of the run of its held-out cases."""
-    held = policy.holdout
-    if held is None:
+    if (held := policy.holdout) is None:
         return policy
-    return policy.model_copy(
-        update={
-            "rules": {_MEASURE: Rule.model_construct(min=held.min, max_drop=held.max_drop)},
-            "attempts": Attempts(spend=held.uses),
-            # Whatever the config says of single cases differs, so `with_holdout` compares the rest.
-            "config": policy.config and policy.config.model_copy(update={"digest": None}),
-            "slices": {},
-            "must_pass": (),
-            "waivers": (),
-            "thresholds": False,
-            "eval_set": None,
-            "min_cases": 1,
-            "holdout": None,
-        }
-    )
+    kept = {
+        name: getattr(policy, name)
+        for name in ("name", "judge", "attestation", "max_age", "confidence", "power", "baseline", "calibration")
+    }
+    # What a config says of single cases differs, so `with_holdout` compares the rest instead of its digest.
+    config = policy.config and policy.config.model_copy(update={"digest": None})
+    rules = {_MEASURE: Rule.model_construct(min=held.min, max_drop=held.max_drop)}
+    return Policy.model_construct(**kept, config=config, rules=rules, attempts=Attempts(spend=held.uses))
 
 
 def with_holdout(
@@ -102,22 +93,19 @@ def with_holdout(
     note = f"use {held.use} of {demanded.uses if demanded else 0} of the held-out cases, in run {run.evidence.run_id}"
     problems = agent_problems(run.evidence, candidate.evidence.params.get("adk_eval.model_id", ""))
     if isinstance(run, ReadableRun) and isinstance(candidate, ReadableRun):
-        configs = {one.documents.config.without(one.documents.eval_set.eval_ids).digest() for one in (run, candidate)}
-        problems += ["it has another config than the candidate's run"] if len(configs) > 1 else []
+        cases = run.documents.eval_set
+        if run.evidence.params.get("adk_eval.eval_set_digest") != held.eval_set or held_out(cases, demanded) != set(cases.eval_ids):
+            problems.append("it has other cases than the policy holds out")
+        if len({one.documents.config.without(one.documents.eval_set.eval_ids).digest() for one in (run, candidate)}) > 1:
+            problems.append("it has another config than the candidate's run")
     if problems:
         reason = f"holdout: run {run.evidence.run_id} does not count: {problems[0]}"
         return replace(decision, verdict="undecided", reasons=(reason,), notes=(*decision.notes, note))
     if demanded and demanded.min is None and held.champion is None:
         alone = "holdout: there is no champion to compare with, so the held-out cases decide nothing"
         return replace(decision, notes=(*decision.notes, note, alone))
-    found = decide(
-        run,
-        policy_of(policy),
-        now=now,
-        baseline=held.champion or Baseline(name="the champion"),
-        measured=measured,
-        attempt=Attempt(held.use),
-    )
+    champion = held.champion or Baseline(name="the champion")
+    found = decide(run, policy_of(policy), now=now, baseline=champion, measured=measured, attempt=Attempt(held.use))
     checks = [replace(check, measure="holdout", reason=_reason(check, held.champion)) for check in found.checks]
     if found.passed:
         reasons = (*decision.reasons, *(check.reason for check in checks))
