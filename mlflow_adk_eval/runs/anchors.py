@@ -189,17 +189,23 @@ def cells_of(run_id: str, votes: Iterable[Vote], config: EvalConfig, judges: Map
     for vote in votes:
         if vote.criterion in judges:
             cast.setdefault((run_id, vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion), []).append(vote)
-    cells, seen = list[EarlierCell](), set[tuple[str, ...]]()
+    cells = list[EarlierCell]()
+    seen = {_answer(vote) for listed in cast.values() for vote in listed if not vote.reused}
     for cell, listed in cast.items():
         first = _first(listed, config, judges[cell[-1]])
         before = values_of(first, config)
         # Equal answers of the agent share an answer of the judge, which would count twice.
-        answers = {(cell[-1], vote.model, vote.asked_at, repr(vote.latency_s)) for vote in first if vote.vote_index == 0}
-        if before and not any(vote.asked_in for vote in first) and not answers & seen:
+        shared = {_answer(vote) for vote in first if vote.reused}
+        if before and not any(vote.asked_in for vote in first) and not shared & seen:
             paid = sum(vote.vote_index == 0 and vote.input_tokens is not None for vote in first)  # noted at the first item of each answer
             cells.append(EarlierCell(id=cell, before=before, calls=max(paid, 1)))
-        seen |= answers
+        seen |= shared
     return cells
+
+
+def _answer(vote: Vote) -> tuple[str, int, str, str, float]:
+    """Return what tells the answer of a judge from others, where a vote did not pay for it itself."""
+    return vote.criterion, vote.vote_index, vote.model, vote.asked_at, vote.latency_s
 
 
 def _first(votes: Sequence[Vote], config: EvalConfig, known: KnownJudge) -> list[Vote]:
@@ -249,12 +255,14 @@ def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, eval
 
 def calls_allowed(votes: Iterable[Vote], criteria: Collection[str], share: float) -> int:
     """Return how many calls anchors may take: a share of the answers that a run itself has asked for in these criteria."""
-    answers = {
-        (vote.criterion, vote.model, vote.asked_at, vote.latency_s)
-        for vote in votes
-        if vote.criterion in criteria and vote.verdict is not None and not vote.asked_in
-    }
-    return floor(share * len(answers) + 1e-9)
+    paid, resumed = set[tuple[object, ...]](), set[tuple[object, ...]]()
+    for vote in votes:
+        if vote.criterion in criteria and vote.verdict is not None and not vote.asked_in:
+            if not vote.reused:  # of one answer, each rubric or sentence has a vote
+                paid.add((*_answer(vote), vote.eval_id, vote.run_index, vote.invocation_index))
+            resumed.add(_answer(vote))
+    resumed -= {one[:5] for one in paid}
+    return floor(share * (len(paid) + len(resumed)) + 1e-9)
 
 
 def chosen(sources: Iterable[Sequence[EarlierCell]], run_id: str, calls: int, used: Collection[CellId]) -> list[EarlierCell]:
