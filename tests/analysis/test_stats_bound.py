@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import bdtrc
+from scipy.special import bdtr, bdtrc
 
 from mlflow_adk_eval.analysis.stats.bound import chance_at_most, mean_at_least
 
@@ -31,6 +31,18 @@ def test_passes_and_failures_have_clopper_and_pearsons_bound(cases: int, share: 
     expected = float(bdtrc(passed - 1, cases, limit)) if passed else 1.0
     found = chance_at_most([1.0] * passed + [0.0] * (cases - passed), limit, worst=0.0)
     assert found == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
+@pytest.mark.parametrize(("cases", "drop"), [(200, 0.05), (1000, 0.02), (1000, 0.05), (2000, 0.01)])
+def test_about_as_many_losses_as_allowed_exclude_no_drop(cases: int, drop: float) -> None:
+    counts = range(round(cases * drop) - 5, round(cases * drop) + 5)
+    for gains in (0, 2):
+        found = [chance_at_most([-1.0] * lost + [1.0] * gains + [0.0] * (cases - lost - gains), -drop, worst=-1.0) for lost in counts]
+        assert found == sorted(found)
+        exact = [float(bdtr(lost, cases, drop)) for lost in counts]
+        assert (
+            found == pytest.approx(exact, rel=1e-6) if not gains else all(0 < one < other for one, other in zip(found, exact, strict=True))
+        )
 
 
 @pytest.mark.parametrize("cases", [3, 10, 50])

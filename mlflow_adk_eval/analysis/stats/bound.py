@@ -22,6 +22,8 @@ _NEAR = 0.1
 """How close to the saddle point the path of the integral has to go: anywhere between the poles is right, and there it is shortest."""
 _STEP, _END = 0.15, 12.5
 """Of the trapezoidal rule, on the scale of the integrand's width; its error is below 1e-12."""
+_GROWN = 1e-6
+"""How much the logarithm of an integrand that falls may grow from point to point: by rounding alone."""
 _LEAN = 0.7
 """How far the path of the integral leans, as a slope: below 1, so that it falls for what is nearly normal, too."""
 _LOOKS = 60
@@ -98,14 +100,19 @@ def _chance(values: Any, counts: Any, limit: float) -> float:
         if (decrement := abs(slope) / curve**0.5) < _NEAR:
             break
         at -= slope / curve / (1 + decrement)
-    # It goes the way on which the integrand falls fastest and hardly turns: a hyperbola that leans to the poles of one side.
-    bend = (float(counts @ inverse**3) - 1 / at**3) / (3 * curve)
-    radius = _LEAN / (2 * abs(bend) + 1e-300)
+    # It leans to the poles of one side, as a hyperbola, and so turns little. Where the integrand would grow on that side, it leans to the other, and
+    # where it would grow there as well, it stays upright, on which it falls for sure.
+    bend = float(counts @ inverse**3) / (3 * curve)
     points = np.arange(0.0, _END, _STEP)
     up, width = np.sinh(points) / curve**0.5, np.cosh(points) / curve**0.5
+    radius = _LEAN / (2 * abs(bend) + 1e-300)
     reach = np.hypot(up, radius)
-    line = at + 1j * up + np.sign(bend) * _LEAN * (reach - radius)
-    logs = -counts @ np.log(1 - np.outer(apart, line)) - np.log(-line)
-    heights = (np.exp(logs) * (1 - 1j * np.sign(bend) * _LEAN * up / reach)).real * width
+    first = math.copysign(_LEAN, bend)
+    for lean in (first, -first, 0.0):
+        line = at + 1j * up + lean * (reach - radius)
+        logs = -counts @ np.log(1 - np.outer(apart, line)) - np.log(-line)
+        if np.diff(logs.real).max() < _GROWN:
+            break
+    heights = (np.exp(logs) * (1 - 1j * lean * up / reach)).real * width
     chance = float(min(max((heights.sum() - heights[0] / 2) * _STEP / np.pi, 0.0), 1.0))
     return 1 - chance if likely else chance
