@@ -102,19 +102,18 @@ class PastRun:
         return frozenset()
 
 
-def past_runs(
-    store: MlflowStore, experiment_id: str, config: EvalConfig, judges: Mapping[str, KnownJudge], *, but: str = ""
-) -> list[PastRun]:
-    """Return the judged runs of an experiment, the earliest first; `but`: without this one.
+def past_runs(store: MlflowStore, experiment_id: str, config: EvalConfig, judges: Mapping[str, KnownJudge], *, until: int) -> list[PastRun]:
+    """Return the judged runs of an experiment, the earliest first.
 
     Args:
         store: where they are.
         experiment_id: the experiment.
         config: the config that asks now.
         judges: who decides now, by criterion.
-        but: the run that asks.
+        until: when the run that asks began, in milliseconds since 1970; later ones do not count.
     """
     wanted = "params.`adk_eval.judge_model` LIKE '%' and tags.`adk_eval.status` = 'complete' and attributes.status = 'FINISHED'"
+    wanted += f" and attributes.start_time < {until}"
     found = store.client.search_runs([experiment_id], wanted, order_by=["attributes.start_time DESC"], max_results=MOST_RUNS)
     configs: dict[str | None, EvalConfig] = {config.digest(): config}
     runs: list[PastRun] = []
@@ -129,7 +128,7 @@ def past_runs(
                 configs[read.digest()] = read
             if params.get(ANCHORS_PARAM) and (text := store.artifact(run_id, f"{FOLDER}/{ANCHORS}")):
                 anchors = read_anchors(text, f"run {run_id}, {ANCHORS}") if sha256(text) == params[ANCHORS_PARAM] else None
-        if run_id != but and digest in configs:
+        if digest in configs:
             there = judges_of(configs[digest], params)
             same = {name: known for name, known in there.items() if judges.get(name) == known}
             runs.append(PastRun(store, run_id, params, same, configs[digest], anchors))

@@ -54,7 +54,7 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
 
     def look_up() -> tuple[_Chosen, dict[str, PastRun]]:
         with store_at(logged.target.tracking_uri) as store:
-            runs = past_runs(store, logged.experiment_id, config, judges, but=run_id)
+            runs = past_runs(store, logged.experiment_id, config, judges, until=logged.run.started_ms)
             return [planned(runs, judge, criteria[judge], run_id, calls[judge]) for judge in calls], {run.run_id: run for run in runs}
 
     try:
