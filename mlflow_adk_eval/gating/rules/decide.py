@@ -41,6 +41,8 @@ from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.manifest import FAILED_OF
 from mlflow_adk_eval.text import counted, few
 
+UNSCORED = "the cases that the policy holds out are scored only by promote, if everything else passes"
+
 
 def decide(
     run: ExaminedRun,
@@ -195,7 +197,7 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
         yield f"{len(run.documents.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.holdout:
-        yield "the cases that the policy holds out are scored only by promote, if everything else passes"
+        yield UNSCORED
     if policy.config:
         return
     yield from unmissable(report)

@@ -16,7 +16,7 @@ from mlflow_adk_eval.gating.policy.model import Attempts, Holdout, Policy, Rule
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.checks import format_number
 from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.decide import decide
+from mlflow_adk_eval.gating.rules.decide import UNSCORED, decide
 from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
@@ -90,7 +90,8 @@ def with_holdout(
         measured: as for `decide`, held against the run of the held-out cases.
     """
     run, demanded = held.run, policy.holdout
-    note = f"use {held.use} of {demanded.uses if demanded else 0} of the held-out cases, in run {run.evidence.run_id}"
+    use = f"use {held.use} of {demanded.uses if demanded else 0} of the held-out cases, in run {run.evidence.run_id}"
+    notes = (*(note for note in decision.notes if note != UNSCORED), use)
     problems = agent_problems(run.evidence, candidate.evidence.params.get("adk_eval.model_id", ""))
     if isinstance(run, ReadableRun) and isinstance(candidate, ReadableRun):
         cases = run.documents.eval_set
@@ -100,10 +101,10 @@ def with_holdout(
             problems.append("it has another config than the candidate's run")
     if problems:
         reason = f"holdout: run {run.evidence.run_id} does not count: {problems[0]}"
-        return replace(decision, verdict="undecided", reasons=(reason,), notes=(*decision.notes, note))
+        return replace(decision, verdict="undecided", reasons=(reason,), notes=notes)
     if demanded and demanded.min is None and held.champion is None:
         alone = "holdout: there is no champion to compare with, so the held-out cases decide nothing"
-        return replace(decision, notes=(*decision.notes, note, alone))
+        return replace(decision, notes=(*notes, alone))
     champion = held.champion or Baseline(name="the champion")
     found = decide(run, policy_of(policy), now=now, baseline=champion, measured=measured, attempt=Attempt(held.use))
     checks = [replace(check, measure="holdout", reason=_reason(check, held.champion)) for check in found.checks]
@@ -112,14 +113,14 @@ def with_holdout(
     else:
         reasons = tuple(check.reason for check in checks if check.verdict == found.verdict)
         reasons = reasons or (f"holdout: its run is no evidence that decides; `mlflow-adk-eval gate {run.evidence.run_id}` says why",)
-    return replace(decision, verdict=found.verdict, reasons=reasons, checks=(*decision.checks, *checks), notes=(*decision.notes, note))
+    return replace(decision, verdict=found.verdict, reasons=reasons, checks=(*decision.checks, *checks), notes=notes)
 
 
 def _reason(check: Check, champion: Baseline | None) -> str:
     """Return what is said of held-out cases: one number of each side."""
     if check.value is None:
-        return f"holdout: {check.demand} is {check.verdict}"
+        return f"holdout: {check.demand}: {check.verdict}"
     against = "" if check.baseline is None or champion is None else f", against {format_number(check.baseline)} of {champion.name}"
     more = f"; about {counted(check.needed, 'case')} would decide it" if check.needed else ""
     share = f"holdout: pass rate {format_number(check.value)} over {counted(check.cases, 'held-out case')}{against}"
-    return f"{share}: {check.demand} is {check.verdict}{more}"
+    return f"{share}, {check.demand}: {check.verdict}{more}"

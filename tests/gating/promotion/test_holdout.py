@@ -80,8 +80,9 @@ def test_held_out_cases_are_scored_when_all_else_passes_and_leave_one_number(ben
     assert decision.passed
     assert sorted(asked) == HELD
     assert bench.uses() == [version]
-    assert decision.reasons[-1] == "holdout: pass rate 1 over 6 held-out cases: min 0.9 is passed"
+    assert decision.reasons[-1] == "holdout: pass rate 1 over 6 held-out cases, min 0.9: passed"
     assert "case_00" not in str(decision)
+    assert "are scored only by promote" not in str(decision.notes)
     (check,) = [check for check in decision.checks if check.measure == "holdout"]
     assert (check.verdict, check.value, check.cases) == ("passed", 1.0, 6)
     held_run = MlflowStore(bench.uri).client.get_run(decision.notes[-1].split(" run ")[1])
@@ -98,7 +99,7 @@ def test_held_out_cases_are_scored_when_all_else_passes_and_leave_one_number(ben
 def test_a_refusal_uses_them_and_what_is_used_up_is_replaced(bench: Bench) -> None:
     version, run_id, agent, asked = bench.candidate("overfitted", **dict.fromkeys(HELD[:3], "I do not know"))
     first = bench.promote(version, run_id, agent)
-    assert (first.verdict, first.reasons) == ("failed", ("holdout: pass rate 0.5 over 6 held-out cases: min 0.9 is failed",))
+    assert (first.verdict, first.reasons) == ("failed", ("holdout: pass rate 0.5 over 6 held-out cases, min 0.9: failed",))
     assert "use 1 of 2 of the held-out cases, in run " in first.notes[-1]
     asked.clear()
 
@@ -158,4 +159,4 @@ def test_the_share_is_compared_with_that_of_the_champion(bench: Bench) -> None:
     )
     assert bench.promote(version, run_id, agent, policy).passed
     decision = bench.promote(*second[:3], policy)
-    assert "holdout: pass rate 0.8333 over 6 held-out cases, against 1 of version 1 of 'helper': max_drop 0.6 is" in str(decision.reasons)
+    assert "holdout: pass rate 0.8333 over 6 held-out cases, against 1 of version 1 of 'helper', max_drop 0.6: " in str(decision.reasons)
