@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
 from mlflow_adk_eval.cli.next_step import after_failure
 from mlflow_adk_eval.cli.options import (
+    COUNT,
     EXIT_CODES,
     JUDGE_OPTIONS,
     NO_VERDICT,
@@ -109,6 +111,12 @@ class _LikeAdkEval(Command):
     baseline_option,
     workers_option,
     click.option("--policy", type=PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
+    click.option("--until-decided", is_flag=True, help="Run only as many cases as decide --policy, round by round."),
+    click.option("--max-runs", type=COUNT, default=1, show_default=True, help="With --until-decided: the most runs of each case."),
+    click.option("--max-conversations", type=COUNT, help="With --until-decided: the most conversations. Default: no limit."),
+    click.option(
+        "--model", metavar="NAME", help="With --until-decided: the registered model of the policy's baseline. Default: --register."
+    ),
     click.option("--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where to score recordings."),
     click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
     help="Criteria and backend",
@@ -196,7 +204,9 @@ def run(
             report = _on_spark(paths, staging, options)
         else:
             with progress_bar("evaluating", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
-                report = adk_eval.evaluate(paths, agent=chosen, progress=progress, **arguments(options))
+                options["model"] = options["model"] or register_as
+                tell_round = partial(click.echo, err=True)
+                report = adk_eval.evaluate(paths, agent=chosen, progress=progress, on_round=tell_round, **arguments(options))
     extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
     if aside.path and (as_json or obeyed or report.verdict != "passed"):
         extra["agent_output"] = str(aside.path)

@@ -69,6 +69,8 @@ class Decision:
     """The caller, as ``user@host`` or the CI job."""
     checks: tuple[Check, ...] = ()
     """The result of each demand of the policy."""
+    open: tuple[str, ...] = ()
+    """The demands that more cases or runs could decide; of a run until decided that cannot fail or stay undecided for another reason."""
     waived: tuple[str, ...] = ()
     """The waivers that were used, as sentences."""
     notes: tuple[str, ...] = ()

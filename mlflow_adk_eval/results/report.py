@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.evalset import EvalSet
     from mlflow_adk_eval.evalset.conversation import Conversation, Origin
     from mlflow_adk_eval.results.repeats import Repeats
+    from mlflow_adk_eval.results.sequence import UntilDecided
     from mlflow_adk_eval.results.usage import JudgeUsage
 
 Change = Callable[[CaseResult], CaseResult | None]
@@ -198,6 +199,8 @@ class Report:
     """The user simulators' calls and tokens; ``None`` without simulators."""
     from_ledger: int = 0
     """The number of conversations taken from the ledger when the evaluation was resumed."""
+    until_decided: UntilDecided | None = None
+    """How a run went that evaluated only until its policy was decided; ``None``: all cases were to be evaluated."""
     origin: Origin | None = field(default=None, compare=False)
     """Who ran the conversations, and when; ``None`` if unknown."""
 
@@ -226,6 +229,11 @@ class Report:
     def verdicts(self) -> Sequence[Verdict]:
         """The verdict of each case run."""
         return self.cases.verdicts
+
+    @property
+    def whole(self) -> EvalSet:
+        """The eval set, with the cases that were not run."""
+        return self.until_decided.whole(self.eval_set) if self.until_decided else self.eval_set
 
     @property
     def passed(self) -> bool:

@@ -93,6 +93,16 @@ class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     """The baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's conversations."""
     policy: Any
     """The policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are."""
+    until_decided: bool
+    """Whether to run only as many cases as decide `policy`."""
+    max_runs: int
+    """With `until_decided`: the most runs of each case, if all cases do not decide it."""
+    max_conversations: int | None
+    """With `until_decided`: the most conversations; ``None``: no limit."""
+    model: str | None
+    """With `until_decided`: the registered model of the policy's baseline, if the policy names only an alias or a version."""
+    on_round: Callable[[str], None] | None
+    """With `until_decided`: called after each round with what is open."""
 
 
 class ScoreArgs(TypedDict, total=False):

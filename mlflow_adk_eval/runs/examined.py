@@ -23,6 +23,7 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.models import SetDigest
 from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.sequence import SEQUENCE, UntilDecided, read_sequence
 from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.runs.checked_cells import TableReader
 from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, Manifest, contradictions, key_of_criterion, state_problems
@@ -44,6 +45,7 @@ class Documents:
     """What was to be evaluated, and how."""
 
     eval_set: EvalSet
+    """With the cases that a run until decided did not come to; its report has the others."""
     config: EvalConfig
     num_runs: int
     copies: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -120,8 +122,9 @@ def examine(evidence: Evidence) -> ExaminedRun:
     if unusable := reading.unusable():
         return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
     cases = StoredCases(reading.columns, reading.run)
+    evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
     documents = Documents(
-        eval_set=reading.run.eval_set(reading.eval_ids, reading.head),
+        eval_set=until_decided.whole(evaluated) if until_decided else evaluated,
         config=reading.config,
         num_runs=reading.num_runs,
         copies=reading.digest.copies,
@@ -129,7 +132,7 @@ def examine(evidence: Evidence) -> ExaminedRun:
         simulated=reading.simulated,
         vote_sources=reading.table.vote_sources,
     )
-    report = Report(eval_set=documents.eval_set, config=documents.config, cases=cases, num_runs=documents.num_runs)
+    report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
     problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
     return ReadableRun(evidence=evidence, problems=tuple(problems), documents=documents, report=report, rows=RowsOfParts(cases))
 
@@ -150,6 +153,10 @@ class _Reading:
         self.run, self._params, self.config = run, evidence.params, read_config(evidence)
         head = parse(_EVAL_SET, {**manifest.eval_set, "eval_cases": ()}, f"{FOLDER}/{MANIFEST}", at="$.eval_set")
         self.head = {name: getattr(head, name) for name in head.model_fields_set if name != "eval_cases"}
+        self.until_decided: UntilDecided | None = None
+        if SEQUENCE in evidence.artifacts:
+            self.until_decided = read_sequence(evidence.artifacts[SEQUENCE], f"{FOLDER}/{SEQUENCE}")
+        self._left = dict(self.until_decided.left) if self.until_decided else {}
         self._judged = list(judged_criteria(self.config))
         self.digest = SetDigest(self.config.surroundings_of)
         self.eval_ids: list[str] = []
@@ -177,14 +184,24 @@ class _Reading:
         """
         for stored in self.run.once():
             self._read_part(stored)  # so that nothing of a part stays in memory while the next one is read
+        self._pass_over()
+
+    def _pass_over(self) -> None:
+        """Take the cases at this place of the eval set that were not run."""
+        while (case := self._left.pop(len(self.tags), None)) is not None:
+            self._add(case)
+
+    def _add(self, case: EvalCase) -> None:
+        self.digest.add(case)
+        self.simulated = self.simulated or case.conversation is None
+        self.tags.append(self._known_tags.setdefault(case.tags, case.tags))
 
     def _read_part(self, stored: StoredPart) -> None:
         cases: list[EvalCase] = []
         for index, case in enumerate(stored.cases()):
+            self._pass_over()
             self.eval_ids.append(case.eval_id)
-            self.digest.add(case)
-            self.simulated = self.simulated or case.conversation is None
-            self.tags.append(self._known_tags.setdefault(case.tags, case.tags))
+            self._add(case)
             cases.append(stored.light_case(index, case) if len(self.run.parts) > 1 else case)
         length = len(stored.run_ids)
         if not self._unknown_runs and self.num_runs > max(length, _MANY_RUNS):  # before anything is counted up to it

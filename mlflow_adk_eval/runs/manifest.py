@@ -26,6 +26,8 @@ from mlflow_adk_eval.text import few
 
 FAILED_OF = "adk_eval.failed_of"
 """The parameter of a run that has only the cases that did not pass in an earlier one: the id of that one."""
+UNTIL_DECIDED = "adk_eval.until_decided"
+"""The parameter of a run that evaluated until it was decided: how many of the cases it has."""
 _LONGEST = 200
 _PRECISION = 1e-9
 _DIGITS = 7

@@ -45,13 +45,14 @@ from mlflow_adk_eval.report.sentences import pass_hat_lines
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Cases, Report, compares_itself
+from mlflow_adk_eval.results.sequence import SEQUENCE
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.anchors import ANCHORS, ANCHORS_PARAM
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
 from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
-from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, key_of_criterion, recomputed_metrics, rounded_metric, sha256
+from mlflow_adk_eval.runs.manifest import FOLDER, UNTIL_DECIDED, Evidence, key_of_criterion, recomputed_metrics, rounded_metric, sha256
 from mlflow_adk_eval.runs.parts import SCHEMA
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.tracking.storable import (
@@ -257,9 +258,11 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
         **({AGENT_SOURCE: run.agent_source.encode()} if run.agent_source else {}),
     }
+    if report.until_decided:
+        documents[SEQUENCE] = report.until_decided.dumps(StoreCleaner(secrets).document)
     if parts.turns <= SMALL_TURNS:
         adk_result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
-        documents[EVAL_SET] = dumps(report.eval_set, indent=None).encode()
+        documents[EVAL_SET] = dumps(report.whole, indent=None).encode()
         documents[RESULT] = StoreCleaner(secrets).document(adk_result).encode()
     for name, content in documents.items():
         (parts.folder / name).write_bytes(content)
@@ -292,6 +295,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         params={
             "adk_eval.num_runs": str(report.num_runs),
             "adk_eval.turns": str(parts.turns),
+            **({UNTIL_DECIDED: str(report.until_decided)} if report.until_decided else {}),
             "adk_eval.traces": extent,
             "adk_eval.trace_count": str(len(records)),
             **{name: storable_text(outage, secrets) for name, outage in outages.items()},
@@ -393,8 +397,8 @@ def evidence_of_report(report: Report) -> Evidence:
     """Return what a run of the report would hold, just ended. Its run id is empty."""
     now_ms = time.time_ns() // 1_000_000
     agent, model_id = (report.origin.agent, report.origin.agent_version) if report.origin else ("", "")
-    digest = eval_set_digest(report.eval_set)
-    dataset = dataset_of(report.eval_set, digest=digest)
+    digest = eval_set_digest(report.whole)
+    dataset = dataset_of(report.whole, digest=digest)
     run = Run(
         run_id="",
         experiment_id="",

@@ -64,6 +64,7 @@ from mlflow_adk_eval.tracking.client import connect, run_named
 from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
 from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
 from mlflow_adk_eval.tracking.storable import StoreCleaner
+from mlflow_adk_eval.tracking.until_decided import Rounds, rounds_of
 
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-@keywords(EvaluateArgs, Options, RunTarget, judge_setup)
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup, rounds_of)
 def evaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -134,6 +135,11 @@ def evaluate(
         baseline: the baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's
             conversations.
         policy: the policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are.
+        until_decided: whether to run only as many cases as decide `policy`.
+        max_runs: with `until_decided`: the most runs of each case, if all cases do not decide it.
+        max_conversations: with `until_decided`: the most conversations; ``None``: no limit.
+        model: with `until_decided`: the registered model of the policy's baseline, if the policy names only an alias or a version.
+        on_round: with `until_decided`: called after each round with what is open.
 
     Returns:
         The report, with the id of its run.
@@ -149,7 +155,7 @@ def evaluate(
         return evaluation.execute()[0]
 
 
-@keywords(EvaluateArgs, Options, RunTarget, judge_setup)
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup, rounds_of)
 async def aevaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -201,8 +207,8 @@ def _prepared(
         raise UsageError(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
-    if (policy := options.get("policy")) is not None:
-        loaded, chosen = without_held_out(loaded, chosen, load_policy(policy).holdout)
+    policy = None if (given := options.get("policy")) is None else load_policy(given)
+    loaded, chosen = without_held_out(loaded, chosen, policy.holdout if policy else None)
     if failed is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
@@ -214,8 +220,15 @@ def _prepared(
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
     # 4. What was paid for before, and the plan.
+    rounds = rounds_of(**selected({**options, "policy": policy}, rounds_of))
+    if rounds:
+        if failed is not None or how.num_runs != 1 or isinstance(resolved, Recording):
+            raise UsageError("until_decided: wanted a live agent, all cases (no failed=) and max_runs= instead of num_runs=")
+        loaded = loaded.model_copy(update={"eval_cases": tuple(loaded.eval_cases)})
     with opened(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
-        yield LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
+        evaluation = LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
+        evaluation.rounds = rounds
+        yield evaluation
 
 
 def without_held_out(eval_set: EvalSet, config: EvalConfig, holdout: Holdout | None) -> tuple[EvalSet, EvalConfig]:
@@ -292,6 +305,8 @@ class LoggedEvaluation:
         can_go_on = planned.plan.judged or self._earlier or not planned.recording or planned.is_kept
         self._ledger = ledger if can_go_on else None
         self._engine_of = engine or (engine_of if options.workers > 1 else None)
+        self.rounds: Rounds | None = None
+        """How it goes on until it is decided; ``None``: it has all cases."""
         self._facts = {"adk_eval.agent": agent.name, "adk_eval.eval_set": eval_set.eval_set_id}
 
     def execute(self) -> tuple[Report, Bundle]:
@@ -355,6 +370,8 @@ class LoggedEvaluation:
         planned, store = self._evaluation, None
         if self._ledger and not planned.recording:
             store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config)
+        if self.rounds and self._parts:
+            return await self.rounds.evaluate(planned, self._parts, store)
         engine = self._engine_of(planned, self._parts) if self._engine_of and self._parts else None
         started = time.monotonic()
 
@@ -644,7 +661,7 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
         state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
         why = next(problem for problem in run.problems if problem not in state)
         raise UsageError(f"its conversations in run {request.run_id} cannot be judged again: {why}; name its agent to run it instead")
-    documents = run.documents
+    documents = replace(run.documents, eval_set=run.report.eval_set)  # with the cases that it has results of
     missing = few(_unplayed(request, documents), limit=4)
     if missing:
         raise UsageError(

@@ -26,6 +26,7 @@ from mlflow_adk_eval.gating.rules.limits import (
     limits_of,
 )
 from mlflow_adk_eval.gating.rules.measures import Measured, measure, passes_counted
+from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_drops, look_at_limit, progress_of
 from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.report import Report
@@ -43,6 +44,8 @@ class RuleOutcome:
     """In the order of the policy, all cases before its slices."""
     uncompared: frozenset[Check] = frozenset()
     """Those among them that only lack something to compare with."""
+    open: frozenset[Check] = frozenset()
+    """Those among them that more cases or runs could decide, in a run until decided."""
     notes: tuple[str, ...] = ()
 
 
@@ -59,12 +62,15 @@ def apply_rules(
         trust: what is known of its judges.
         share: how much of its error (one less the confidence) each rule may spend.
     """
-    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share)
+    progress = progress_of(run, policy)
+    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share, progress=progress)
+    rules.left[""] = len(progress.left) if progress else 0
     for measure_name, rule in policy.rules.items():
         rules.apply(rules.target(measure_name, rule), report, baseline.report)
     for name, part in policy.slices.items():
         selected = select(run.documents.eval_set.eval_ids, run.documents.tags, part)
         chosen, before = selected.of(report), selected.of(baseline.report) if baseline.report else None
+        rules.left[name] = len(progress.left & selected.eval_ids) if progress else 0
         if selected.eval_ids:
             rules.notes += [f"slice {name}: {reason}" for reason in selected.unmatched]
         obstacle = "all its cases are waived" if selected.eval_ids else f"it has no cases: {'; '.join(selected.unmatched)}"
@@ -73,11 +79,17 @@ def apply_rules(
             if chosen.cases:
                 rules.apply(target, chosen, before)
             else:
-                rules.leave_undecided(target, obstacle, 0)
+                rules.leave_undecided(target, "none of its cases was run yet" if rules.left[name] else obstacle, 0, more=rules.left[name])
     drops = [result for result in rules.results if isinstance(result, Drop)]
-    compared = iter(check_drops(drops, power=policy.power, no_worse_from=policy.no_worse_from) if drops else ())
+    if progress:
+        looked = look_at_drops(drops, progress, rules.left, power=policy.power)
+        rules.open += [check for check, is_open in looked if is_open]
+        compared = iter([check for check, _ in looked])
+    else:
+        compared = iter(check_drops(drops, power=policy.power, no_worse_from=policy.no_worse_from) if drops else ())
     checks = tuple(next(compared) if isinstance(result, Drop) else result for result in rules.results)
-    return RuleOutcome(checks=checks, uncompared=frozenset(rules.uncompared), notes=tuple(dict.fromkeys(rules.notes)))
+    uncompared, still_open = frozenset(rules.uncompared), frozenset(rules.open)
+    return RuleOutcome(checks=checks, uncompared=uncompared, open=still_open, notes=tuple(dict.fromkeys(rules.notes)))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,25 +102,31 @@ class _RuleRun:
     baseline: ResolvedBaseline
     trust: JudgeTrust
     share: float
+    progress: Progress | None
+    """How far a run until decided has come."""
+    left: dict[str, int] = field(default_factory=dict[str, int])
+    """How many cases of each slice were not run."""
+    open: list[Check] = field(default_factory=list[Check])
     results: list[Check | Drop] = field(default_factory=list["Check | Drop"])
     """In the order of the policy; a `Drop` becomes a check at the end."""
     uncompared: list[Check] = field(default_factory=list[Check])
     notes: list[str] = field(default_factory=list[str])
 
     def target(self, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
-        wanted = rule.confidence or self.policy.confidence
-        return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=wanted + (1 - wanted) * (1 - self.share))
+        wanted, share = rule.confidence or self.policy.confidence, self.share * (self.progress.share if self.progress else 1.0)
+        return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=wanted + (1 - wanted) * (1 - share))
 
     def apply(self, target: RuleTarget, report: Report, before: Report | None) -> None:
         """Add what one rule comes to over the cases of `report`; `before`: the same cases in the baseline's run, if any."""
         rule, measured = target.rule, self._measured(target, report)
         if isinstance(measured, str):
             reason = "it applies to no case here" if target.measure in self.run.report.criteria else measured
-            self.leave_undecided(target, reason if report.cases else "all cases are waived", 0)
+            self.leave_undecided(target, reason if report.cases else "all cases are waived", 0, more=self.progress is not None)
             return
         cases = len(measured.values)
         if obstacle := self._obstacle(target, measured, report):
-            self.leave_undecided(target, obstacle, cases)
+            too_few = not measured.missing and cases < self._wanted(target)
+            self.leave_undecided(target, obstacle, cases, more=too_few and self.left[target.slice])
             return
         # What a rule demands against the direction of its measure may be meant, or not.
         if measured.greater_is_better and rule.max is not None and rule.min is None:
@@ -118,7 +136,8 @@ class _RuleRun:
         self.notes += self._left_out(target, measured, report)
         for limit in limits_of(target):
             pinned = self.policy.config is not None
-            if limit.use != "corrected_ci_low" and (carried := carried_by_one(limit, measured, config_pinned=pinned)):
+            carried = "" if limit.use == "corrected_ci_low" else carried_by_one(limit, measured, config_pinned=pinned)
+            if carried:
                 check = target.check(limit.demand, "undecided", carried, cases, value=measured.value)
             elif limit.use == "mean":
                 check = check_mean(target, limit, measured)
@@ -126,6 +145,9 @@ class _RuleRun:
                 check = check_corrected(target, limit, _originals(report, self.run.documents.copies), self.trust)
             else:
                 check = check_interval(target, limit, measured)
+            if self.progress and not carried:
+                check, more = look_at_limit(check, target, limit, measured, self.progress, self.left[target.slice])
+                self.open += [check] if more else []
             self.results.append(check)
         if rule.max_drop is not None:
             self._compare(target, measured, before)
@@ -136,8 +158,7 @@ class _RuleRun:
         bounds = [f"{key} {given}: wanted {wanted}. {NO_EFFECT}" for key, given, wanted in rule.without_effect(*measured.bounds)]
         if gap := _gap(measured) or "; ".join(bounds):
             return gap
-        general = policy.slices[target.slice].min_cases if target.slice else policy.min_cases
-        wanted, cases = rule.min_cases or general, len(measured.values)
+        wanted, cases = self._wanted(target), len(measured.values)
         if cases < wanted:
             # That the run itself has too few is told once.
             told = not target.slice and rule.min_cases is None and different(self.report, copies) < policy.min_cases
@@ -148,6 +169,10 @@ class _RuleRun:
         if passes and not policy.config and (free := unmissable(report, passes)):
             return f"{free[0]}, so passing shows nothing; {PIN_THE_CONFIG}"
         return "; ".join(rule_problems(rule.judge, target.measure, self.trust))
+
+    def _wanted(self, target: RuleTarget) -> int:
+        general = self.policy.slices[target.slice].min_cases if target.slice else self.policy.min_cases
+        return target.rule.min_cases or general
 
     def _measured(self, target: RuleTarget, report: Report) -> Measured | str:
         """Return a measure over the cases of a report: copies of a case as one, and no value beyond the rule's range."""
@@ -166,11 +191,13 @@ class _RuleRun:
             named = ", ".join(few(lacking, limit=4))
             yield f"{target.where}: {len(lacking)} of {counted(every, 'case')} have no value and do not count: {named}"
 
-    def leave_undecided(self, target: RuleTarget, reason: str, cases: int) -> None:
+    def leave_undecided(self, target: RuleTarget, reason: str, cases: int, *, more: int = False) -> None:
         demands = [limit.demand for limit in limits_of(target)]
         if target.rule.max_drop is not None and (self.baseline.problems or self.baseline.report is not None):
             demands.append(f"max_drop {format_exact(target.rule.max_drop)}")
-        self.results += [target.check(demand, "undecided", reason, cases) for demand in demands]
+        checks = [target.check(demand, "undecided", reason, cases) for demand in demands]
+        self.results += checks
+        self.open += checks if more else []
 
     def _compare(self, target: RuleTarget, measured: Measured, report: Report | None) -> None:
         """Add the comparison with the baseline's `report`, where one is asked for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -33,6 +34,7 @@ from mlflow_adk_eval.gating.rules.checks import (
 )
 from mlflow_adk_eval.gating.rules.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, judges_met, model_problems
+from mlflow_adk_eval.gating.rules.sequential import look_at_threshold, sequence_problems
 from mlflow_adk_eval.gating.rules.subset import select, waived_subset
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
@@ -67,6 +69,26 @@ def decide(
         measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
         attempt: the place of this decision among all against the same champion; ``None``: they are not counted.
     """
+    decision = decide_so_far(run, policy, now=now, baseline=baseline, measured=measured, attempt=attempt)
+    if not isinstance(run, ReadableRun) or run.report.until_decided is None:
+        return decision
+    looked = partial(decide_so_far, policy=policy, now=now, baseline=baseline, measured=measured)
+    problems = list(sequence_problems(run, policy, decision.baseline_sha256, lambda earlier: looked(earlier).open))
+    note = f"the run has {run.report.until_decided}; it stopped because of this: {run.report.until_decided.stopped}"
+    decision = replace(decision, notes=(note, *decision.notes))
+    return replace(decision, verdict="undecided", reasons=(*problems, *decision.reasons)) if problems else decision
+
+
+def decide_so_far(
+    run: ExaminedRun,
+    policy: Policy,
+    *,
+    now: datetime,
+    baseline: Baseline | None = None,
+    measured: CheckedCalibration | None = None,
+    attempt: Attempt | None = None,
+) -> Decision:
+    """Return what `decide` says of the results that there are, however a run until decided came to have no others."""
     result = partial(
         Decision,
         run_id=run.evidence.run_id,
@@ -84,10 +106,12 @@ def decide(
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
     share, exhausted, of_attempt = spent(policy, attempt)
     rules = apply_rules(policy, run, report, compared, trust, share)
-    thresholds = list(check_thresholds(report)) if policy.thresholds else []
+    left = len(run.documents.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)
+    looked = [look_at_threshold(check, left) for check in check_thresholds(report)] if policy.thresholds else []
+    thresholds, enough = [check for check, _ in looked], list(check_min_cases(policy, report, run.documents.copies))
     checks = [
         *thresholds,
-        *check_min_cases(policy, report, run.documents.copies),
+        *enough,
         *check_must_pass(policy, report, run.documents.eval_set),
         *rules.checks,
     ]
@@ -101,6 +125,11 @@ def decide(
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
     missing += without_demand(report) if policy.thresholds and not policy.config else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
+    more = {
+        *rules.open,
+        *(check for check, is_open in looked if is_open),
+        *(check for check in enough if check.verdict != "passed" and left),
+    }
     verdicts = {check.verdict for check in checks}
     verdict: Verdict = "passed"
     if not problems and "failed" in verdicts:
@@ -120,6 +149,7 @@ def decide(
         reasons=tuple(reasons),
         scores=report.scores,
         checks=tuple(checks),
+        open=() if missing or "failed" in verdicts else tuple(dict.fromkeys(check.title for check in checks if check in more)),
         waived=waived.waived,
         notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *_doubts(policy, run, report)),
         baseline_run_id=compared.run_id,
