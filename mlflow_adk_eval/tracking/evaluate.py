@@ -370,8 +370,6 @@ class LoggedEvaluation:
         planned, store = self._evaluation, None
         if self._ledger and not planned.recording:
             store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config)
-        if self.rounds and self._parts:
-            return await self.rounds.evaluate(planned, self._parts, store)
         engine = self._engine_of(planned, self._parts) if self._engine_of and self._parts else None
         started = time.monotonic()
 
@@ -380,7 +378,10 @@ class LoggedEvaluation:
                 anchors = await judge_again(planned, self._logged, cases, started)
                 (self._parts.folder / ANCHORS).write_bytes(anchors.dumps())
 
-        return await planned.execute(store, self._parts, engine, anchor if planned.plan.judged and planned.config.anchor_share else None)
+        anchored = anchor if planned.plan.judged and planned.config.anchor_share else None
+        if self.rounds and self._parts:
+            return await self.rounds.evaluate(planned, self._parts, store, anchored)
+        return await planned.execute(store, self._parts, engine, anchored)
 
     def _abandon(self, error: BaseException) -> None:
         self._logged.abandon(error)

@@ -7,7 +7,7 @@ looks at the run later. Nothing depends on whom it is that looks, or when: see `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate
@@ -26,7 +26,7 @@ from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide_so_far
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.report import CasesInMemory, Report
+from mlflow_adk_eval.results.report import Cases, CasesInMemory, Report
 from mlflow_adk_eval.results.sequence import Round, UntilDecided, order_of
 from mlflow_adk_eval.runner.evaluation import Evaluation
 from mlflow_adk_eval.runs.collect import InParts
@@ -37,6 +37,7 @@ from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
 
 _FIRST, _GROWTH = 20, 1.5
+Then = Callable[[Cases], Awaitable[None]]
 _SAME_RUNS = ("case_pass_rate", "flaky_rate")
 """Measures that are comparable only between runs with as many runs of each case."""
 
@@ -73,10 +74,10 @@ class Rounds:
         """Return what finds the baseline."""
         return BaselineSearch(store=store, policy=self.policy, model=self.model)
 
-    async def evaluate(self, planned: Evaluation, parts: InParts, store: ConversationCache | None) -> Report:
+    async def evaluate(self, planned: Evaluation, parts: InParts, store: ConversationCache | None, then: Then | None = None) -> Report:
         """Have conversations and judge them, round by round, and return the report on those there are."""
         rounds = _Rounds(self, planned, store)
-        report = await planned.execute(store, parts, lambda: rounds.go_on(parts))
+        report = await planned.execute(store, parts, lambda: rounds.go_on(parts), then)
         return replace(report, eval_set=rounds.eval_set(), until_decided=rounds.so_far(), notes=(*report.notes, *rounds.told))
 
 

@@ -62,7 +62,7 @@ def apply_rules(
         trust: what is known of its judges.
         share: how much of its error (one less the confidence) each rule may spend.
     """
-    progress = progress_of(run, policy)
+    progress = progress_of(run, policy) if run.report.until_decided else None
     rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share, progress=progress)
     rules.left[""] = len(progress.left) if progress else 0
     for measure_name, rule in policy.rules.items():

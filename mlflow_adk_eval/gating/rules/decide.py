@@ -107,8 +107,9 @@ def decide_so_far(
     share, exhausted, of_attempt = spent(policy, attempt)
     rules = apply_rules(policy, run, report, compared, trust, share)
     left = len(run.documents.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)
-    looked = [look_at_threshold(check, left) for check in check_thresholds(report)] if policy.thresholds else []
-    thresholds, enough = [check for check, _ in looked], list(check_min_cases(policy, report, run.documents.copies))
+    thresholds = list(check_thresholds(report)) if policy.thresholds else []
+    thresholds = [look_at_threshold(check, left) for check in thresholds] if left else thresholds
+    enough = list(check_min_cases(policy, report, run.documents.copies))
     checks = [
         *thresholds,
         *enough,
@@ -125,11 +126,7 @@ def decide_so_far(
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
     missing += without_demand(report) if policy.thresholds and not policy.config else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
-    more = {
-        *rules.open,
-        *(check for check, is_open in looked if is_open),
-        *(check for check in enough if check.verdict != "passed" and left),
-    }
+    more = {*rules.open, *(check for check in (*thresholds, *enough) if check.verdict == "undecided" and left)}
     verdicts = {check.verdict for check in checks}
     verdict: Verdict = "passed"
     if not problems and "failed" in verdicts:
@@ -140,7 +137,7 @@ def decide_so_far(
         reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy, trust), *_reasons(checks, "passed")]
     else:
         # What these checks lack is among `missing` already, in more words.
-        repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided"}
+        repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided" and not left}
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
         reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason

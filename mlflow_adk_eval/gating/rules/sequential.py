@@ -51,10 +51,8 @@ class Progress:
         return [values[eval_id] for eval_id in self.order if eval_id in values]
 
 
-def progress_of(run: ReadableRun, policy: Policy) -> Progress | None:
-    """Return how far a run has come; ``None``: it is about all of its cases."""
-    if run.report.until_decided is None:
-        return None
+def progress_of(run: ReadableRun, policy: Policy) -> Progress:
+    """Return how far a run until decided has come."""
     order = tuple(eval_id for group in _groups(run, policy) for eval_id in group)
     return Progress(order, frozenset(order).difference(run.report.eval_set.eval_ids), run.documents.num_runs)
 
@@ -189,12 +187,10 @@ def _look_at_bets(drop: Drop, bet: _Bets, p_adjusted: float) -> Looked:
     return replace(drop.check(verdict, finding, p_adjusted), low=None, high=None), verdict == "undecided"
 
 
-def look_at_threshold(check: Check, left: int) -> Looked:
-    """Return what the thresholds of a criterion come to so far."""
-    if check.verdict != "passed" or not left:
-        return check, False
+def look_at_threshold(check: Check, left: int) -> Check:
+    """Return what the thresholds of a criterion come to while so many cases were not run."""
     reason = f"{check.reason}; {counted(left, 'case')} {'was' if left == 1 else 'were'} not run"
-    return replace(check, verdict="undecided", reason=reason), True
+    return replace(check, verdict="undecided", reason=reason) if check.verdict == "passed" else check
 
 
 def sequence_problems(
