@@ -11,14 +11,13 @@ from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog
 from mlflow_adk_eval.gating.promotion.record import Record, RecordedHoldout, with_problems
-from mlflow_adk_eval.gating.promotion.verify import recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.holdout import HeldOut, HoldoutEvaluator, HoldoutRequest, policy_of, with_holdout
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
-from mlflow_adk_eval.runs.manifest import Evidence
 
 _HOW = "give the candidate's agent and the eval set: --agent AGENT --eval-set FILE, or holdout=make_holdout_evaluator(AGENT, eval_set=FILE)"
 
@@ -104,10 +103,6 @@ class HoldoutUse:
         measured = self.store.calibration(policy_of(self.policy), self.run)
         return with_holdout(decision, self.policy, candidate, held, now=now, measured=measured)
 
-    def evidence(self) -> list[Evidence]:
-        """Return what the decision on them rests on."""
-        return [self.run.evidence] if self.run else []
-
     def _champion(self, record: Record) -> Baseline | None:
         """Return the champion's run of the held-out cases, by its promotion record; ``None`` where none is compared.
 
@@ -121,13 +116,12 @@ class HoldoutUse:
         model, alias = (source.model or record.target.name, source.alias) if named else (record.target.name, record.target.alias)
         name = record.compared.name if named and record.compared else f"version {champion.number} of {model!r}"
         found = recorded_pass(self.store, model, champion.number, alias, self.store.version(model, champion.number))
-        if isinstance(found, str) or found.problems:
-            raise UsageError(found if isinstance(found, str) else found.problems[0])
+        problems = [found] if isinstance(found, str) else found.problems
+        if problems or isinstance(found, str):
+            raise UsageError(problems[0])
         then = found.record.holdout
         if then is None or then.eval_set != self._digest:
             again = "promote it again by this policy, with its agent, to score them"
             raise UsageError(f"the held-out cases were not scored when {name}, was promoted: {again}")
-        run = examine(self.store.evidence(then.run_id))
-        if run.evidence.sha256 != then.sha256:
-            raise UsageError(f"run {then.run_id} of the held-out cases of {name}, was changed after the promotion")
+        run = as_then(self.store, f"the held-out cases of {name},", then.run_id, then.sha256)
         return Baseline(name=name, version=champion, run=run)

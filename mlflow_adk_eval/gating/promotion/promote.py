@@ -183,7 +183,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
             return _refuse(store, record)
 
         earlier = version.tags.get(pass_tag(target.alias))
-        decided_on = (run.evidence, former, *(held.evidence() if held else ()))
+        decided_on = (run.evidence, former, held.run.evidence if held and held.run else None)
         try:
             # (7) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
             with claimed(store, record, claims, timeouts) as claim:

@@ -344,24 +344,18 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
 
 def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | str | None:
     """Return what the held-out cases came to, as it is today, or why that cannot be had; ``None`` where nothing holds them out."""
-    then = record.holdout
+    then, what = record.holdout, "its held-out cases"
     if record.policy.holdout is None or not record.decision.passed:
         return None
     if then is None:
-        return "the promotion record has no run of the cases that its policy holds out"
-    runs: list[ExaminedRun] = []
-    for run_id, digest in ((then.run_id, then.sha256), (then.champion_run_id, then.champion_sha256)):
-        if not run_id:
-            continue
-        try:
-            evidence = store.evidence(run_id)
-        except UsageError as error:
-            return f"the evidence of the held-out cases is gone: {error}"
-        if evidence.sha256 != digest:
-            return f"the evidence of the held-out cases (run {run_id}) was changed after the decision"
-        runs.append(examine(evidence))
-    champion = Baseline(name=then.champion, run=runs[1]) if len(runs) > 1 else None
-    return HeldOut(run=runs[0], eval_set=then.eval_set, use=then.use, champion=champion)
+        return f"the promotion record has no run of {what}"
+    try:
+        run, champion = as_then(store, what, then.run_id, then.sha256), None
+        if then.champion_run_id:
+            champion = Baseline(name=then.champion, run=as_then(store, what, then.champion_run_id, then.champion_sha256))
+    except UsageError as error:
+        return str(error)
+    return HeldOut(run=run, eval_set=then.eval_set, use=then.use, champion=champion)
 
 
 def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:
@@ -371,9 +365,22 @@ def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Ba
     if not compared.run_id:
         return Baseline(name=compared.name, version=compared.version, problems=compared.problems)
     try:
-        evidence = store.evidence(compared.run_id)
+        run = as_then(store, f"its baseline, {compared.name},", compared.run_id, compared.sha256)
     except UsageError as error:
-        return f"the evidence of its baseline, {compared.name}, is gone: {error}"
-    if evidence.sha256 != compared.sha256:
-        return f"the evidence of its baseline, {compared.name} (run {compared.run_id}), was changed after the decision"
-    return Baseline(name=compared.name, version=compared.version, run=examine(evidence))
+        return str(error)
+    return Baseline(name=compared.name, version=compared.version, run=run)
+
+
+def as_then(store: MlflowStore, what: str, run_id: str, sha256: str) -> ExaminedRun:
+    """Return a run, examined, that holds what it held when it was decided on.
+
+    Raises:
+        UsageError: if it does not; `what`: what it is the evidence of.
+    """
+    try:
+        evidence = store.evidence(run_id)
+    except UsageError as error:
+        raise UsageError(f"the evidence of {what} is gone: {error}") from None
+    if evidence.sha256 != sha256:
+        raise UsageError(f"the evidence of {what} in run {run_id} was changed after the decision")
+    return examine(evidence)

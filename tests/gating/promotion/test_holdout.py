@@ -93,7 +93,7 @@ def test_held_out_cases_are_scored_when_all_else_passes_and_leave_one_number(ben
     # What the number rests on is evidence like other.
     MlflowStore(bench.uri).client.log_text(held_run.info.run_id, "{}", "adk_eval/config.json")
     MlflowStore(bench.uri).client.log_text(held_run.info.run_id, "{}", "adk_eval/manifest.json")
-    assert "the evidence of the held-out cases" in adk_eval.verify("helper", alias="champion", tracking_uri=bench.uri).reasons[0]
+    assert "the evidence of its held-out cases in run " in adk_eval.verify("helper", alias="champion", tracking_uri=bench.uri).reasons[0]
 
 
 def test_a_refusal_uses_them_and_what_is_used_up_is_replaced(bench: Bench) -> None:

@@ -69,7 +69,7 @@ def test_a_baseline_whose_evidence_was_changed_does_not_verify(lab: Lab, model: 
     lab.client.log_text(first.run_id, "{}", "adk_eval/manifest.json")
     (reason,) = second.verify().reasons
     assert reason.startswith("the evidence of its baseline, the champion, version 1 of ")
-    assert reason.endswith(f"(run {first.run_id}), was changed after the decision")
+    assert reason.endswith(f" in run {first.run_id} was changed after the decision")
 
 
 def test_a_baseline_whose_artifact_was_changed_does_not_verify(lab: Lab, model: str) -> None:
