@@ -66,7 +66,7 @@ def _table(rows: Sequence[RunRow]) -> Table:
         "run": [row.run_id[:size] for row in rows],
         "name": [row.name for row in rows],
         "verdict": [row.verdict for row in rows],
-        "cases passed": ["–" if row.pass_rate is None else f"{round(row.pass_rate * row.cases):,} of {row.cases:,}" for row in rows],
+        "cases passed": [row.passed for row in rows],
         "missing": ["unknown" if count is None else f"{count:,} not scored" if count else "" for count in map(_missing, rows)],
         "eval set": [row.eval_set for row in rows],
         "started (UTC)": [f"{row.started:%m-%d %H:%M}" for row in rows],

@@ -104,7 +104,7 @@ def slim_table(title: TextType | None = None) -> Table:
 def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     """Return a report: how many cases passed, why others did not, and a table of criteria; `detailed`: and every cell."""
     outage = sentences.format_outages(report.judging, report.simulating)
-    share = sentences.format_share(report.verdicts, report.num_runs)
+    share = sentences.format_share(report.verdicts, report.num_runs, report.until_decided)
     parts: list[RenderableType] = [part for case in report.cases for part in _case_view(report, case)] if detailed else []
     parts.append(_headline(report.verdict, f"{share} in {report.eval_set.eval_set_id}"))
     parts += _causes_view(report, outage)

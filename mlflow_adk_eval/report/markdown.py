@@ -73,7 +73,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
     causes = causes_of(report)
     found, outage = with_outage(causes.found, outage)
     runs = "" if report.num_runs == 1 else f", {report.num_runs} runs of each case"
-    share = sentences.format_share(report.verdicts, report.num_runs)
+    share = sentences.format_share(report.verdicts, report.num_runs, report.until_decided)
     page = f"#/experiments/{experiment_id}/runs/{run_id}"
     links = f" · [report]({page}/artifacts/adk_eval/report.html) · [turns]({page}/traces)" if run_id else ""
     parts = [

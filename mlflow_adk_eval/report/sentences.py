@@ -46,13 +46,14 @@ def format_evidence(mean: float | None, threshold: float | None, scored: int, pl
     return evidence if evidence and mean is None else " · ".join(filter(None, (format_mean(mean, threshold), evidence)))
 
 
-def format_share(verdicts: Sequence[Verdict], num_runs: int = 1) -> str:
-    """Return how many cases passed; of repeated runs, how many case runs.
+def format_share(verdicts: Sequence[Verdict], num_runs: int = 1, until_decided: object = None) -> str:
+    """Return how many cases passed; of repeated runs, how many case runs; and how many there are, if not all were run.
 
     >>> format_share(["passed", "failed"]), format_share(["passed"], num_runs=2)
     ('1 of 2 cases passed', '1 of 1 case run passed')
     """
-    return f"{verdicts.count('passed'):,} of {counted(len(verdicts), 'case' if num_runs == 1 else 'case run')} passed"
+    scope = f" · {until_decided}" if until_decided else ""
+    return f"{verdicts.count('passed'):,} of {counted(len(verdicts), 'case' if num_runs == 1 else 'case run')} passed{scope}"
 
 
 def format_mean(value: float | None, threshold: float | None = None, missing: str = "–") -> str:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.runs.manifest import UNTIL_DECIDED
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,6 +62,8 @@ class RunRow:
     """The LoggedModel."""
     commit: str
     cases: int
+    until_decided: str
+    """How many of the cases it has; empty: all of them."""
     pass_rate: float | None
     criteria: Mapping[str, Number]
     """By the criterion's key in MLflow; those that decide first."""
@@ -69,6 +72,12 @@ class RunRow:
     tokens: int | None
     tags: Mapping[str, str]
     """Those that people gave it."""
+
+    @property
+    def passed(self) -> str:
+        """How many cases passed."""
+        share = "–" if self.pass_rate is None else f"{round(self.pass_rate * self.cases):,} of {self.cases:,}"
+        return " · ".join(filter(None, (share, self.until_decided)))
 
     @property
     def deciding(self) -> list[str]:
@@ -109,6 +118,7 @@ def row_of(run: Any) -> RunRow:
         model_id=params.get("adk_eval.model_id", ""),
         commit=tags.get("mlflow.source.git.commit", "")[:8],
         cases=count("cases") or 0,
+        until_decided=params.get(UNTIL_DECIDED, ""),
         pass_rate=known.get("case_pass_rate"),
         criteria={name: number(name) for name in dict.fromkeys((*thresholds, *means))},
         judges=params.get("adk_eval.judge_model", ""),

@@ -73,8 +73,9 @@ def run_of_examined(run: ReadableRun) -> ComparedRun:
     """Return a run whose evidence was examined as one side of a comparison; its problems become warnings."""
     evidence, copies = run.evidence, run.documents.copies
     name, digest = evidence.tags.get("mlflow.runName", "") or evidence.run_id, evidence.params.get("adk_eval.eval_set_digest", "")
+    scope = [f"it has {run.report.until_decided}"] if run.report.until_decided else []
     side = compared_run(run.report, name, run.rows, digest=digest, copies=copies)
-    return replace(side, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=run.problems)
+    return replace(side, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=(*run.problems, *scope))
 
 
 _PARAMS: Mapping[str, str] = {

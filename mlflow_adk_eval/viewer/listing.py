@@ -139,7 +139,7 @@ _RUN_COLUMNS = (
         title="Cases passed",
         kind="number",
         value=lambda row: row.pass_rate,
-        cell=lambda row: (f"{row.pass_rate:.0%}", f"{round((row.pass_rate or 0) * row.cases):,} of {row.cases:,}"),
+        cell=lambda row: (f"{row.pass_rate:.0%}", row.passed),
     ),
     _criterion_column("token_usage_v1", "Tokens per turn", lambda number: f"{number.mean or 0:,.0f} tokens", key="tokens"),
     _criterion_column("invocation_duration_v1", "Latency per turn", lambda number: seconds(number.mean or 0.0), key="seconds"),

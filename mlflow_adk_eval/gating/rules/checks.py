@@ -210,7 +210,8 @@ def evaluated(report: Report, waived: int = 0) -> str:
     count = len(_deciding(report))
     criteria = "1 criterion" if count == 1 else f"{count} criteria"
     left_out = f"except for {'1 waiver' if waived == 1 else f'{waived} waivers'}" if waived else "nothing left out"
-    return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}"
+    scope = f"; the run has {report.until_decided}" if report.until_decided else ""
+    return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}{scope}"
 
 
 def _case_runs(report: Report, count: int) -> str:

@@ -325,7 +325,7 @@ def share_of(report: Report) -> str:
     """Return how many cases came to each verdict, as part of a sentence."""
     verdicts = report.verdicts
     others = (f", {verdicts.count(verdict):,} {verdict}" for verdict in WORST_FIRST[:2] if verdict in verdicts)
-    return format_share(verdicts, report.num_runs) + "".join(others)
+    return format_share(verdicts, report.num_runs, report.until_decided) + "".join(others)
 
 
 CriterionRow = tuple[CriterionSummary, str, Chart | None]
