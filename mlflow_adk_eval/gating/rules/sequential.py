@@ -236,6 +236,9 @@ def sequence_problems(
     ):
         yield f"the rounds of the run do not lead to {counted(here[1], 'case')} with {counted(here[0], 'run')} of each: {steps}"
         return
+    if decided := next((number for number, one in enumerate(rounds[:-1], start=1) if not one.open), 0):
+        yield f"the run went on after round {decided}, although it says that nothing was open"
+        return
     if found.baseline_sha256 != baseline_sha256:
         then, now = (f"evidence {sha256[:12]}…" if sha256 else "nothing" for sha256 in (found.baseline_sha256, baseline_sha256))
         yield f"the run stopped when it was compared with {then}, but it is compared with {now} now; run it again (its conversations are in the ledger)"
