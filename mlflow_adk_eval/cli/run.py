@@ -236,7 +236,7 @@ def run(
     elif as_json:
         then = ""
     else:
-        then = _next_command(report, _policy_beside(paths), register_as, options["tracking_uri"])
+        then = _next_command(report, options["policy"] or _policy_beside(paths), register_as, options["tracking_uri"])
     show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
 
 

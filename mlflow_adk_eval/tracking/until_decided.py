@@ -67,8 +67,9 @@ class Rounds:
         for _, measure, rule in self.policy.all_rules():
             if self.max_runs > 1 and rule.max_drop is not None and measure in _SAME_RUNS:
                 raise UsageError(f"max_runs={self.max_runs}: max_drop of {measure} compares only runs with as many runs of each case")
-        with store_at(self.tracking_uri) as store:  # nothing is selected for a run that has no results
-            self.search(store)(ExaminedRun(evidence=Evidence(run_id="", status="RUNNING"), problems=()))
+        if self.policy.compares:
+            with store_at(self.tracking_uri) as store:  # nothing is selected for a run that has no results
+                self.search(store)(ExaminedRun(evidence=Evidence(run_id="", status="RUNNING"), problems=()))
 
     def search(self, store: MlflowStore) -> BaselineSearch:
         """Return what finds the baseline."""
