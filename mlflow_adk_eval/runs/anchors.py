@@ -16,7 +16,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
-from math import ceil, floor
+from math import ceil, floor, isfinite
 from statistics import fmean
 from typing import Annotated, Literal
 
@@ -219,7 +219,7 @@ def values_of(votes: Iterable[Vote], config: EvalConfig) -> dict[str | None, lis
     """Return the values of votes on a cell, from 0 to 1, by what was voted on. Votes without a verdict have none."""
     values: dict[str | None, list[float]] = {}
     for vote in votes:
-        if vote.value is not None:
+        if vote.value is not None and isfinite(vote.value):
             low, high = config.bounds(vote.criterion)
             values.setdefault(vote.rubric_id, []).append(min(max((vote.value - low) / (high - low), 0.0), 1.0))
     return values

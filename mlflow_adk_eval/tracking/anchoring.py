@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 
 import anyio
 import anyio.to_thread
@@ -16,7 +17,7 @@ import anyio.to_thread
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import Planned
-from mlflow_adk_eval.errors import TrackingError
+from mlflow_adk_eval.errors import AdkEvalError, InputError
 from mlflow_adk_eval.gating.anchors import PastRun, past_runs, planned
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.judge.voting import CellKey
@@ -26,13 +27,10 @@ from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runner import Evaluation
 from mlflow_adk_eval.runner.evaluation import apply_criteria
 from mlflow_adk_eval.runs.anchors import Anchor, Anchors, CellId, EarlierCell, JudgeAnchors, anchor_of, calls_allowed, judges_of
-from mlflow_adk_eval.runs.stored_run import StoredPart
 from mlflow_adk_eval.runtime import gathered
 from mlflow_adk_eval.tracking.bundle import judge_params
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
 from mlflow_adk_eval.tracking.storable import StoreCleaner
-
-_Chosen = list[tuple[JudgeAnchors, list[EarlierCell]]]
 
 
 async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, started: float) -> Anchors:
@@ -46,43 +44,47 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
     """
     config, session, run_id = evaluation.config, evaluation.executor.judges, logged.run.run_id
     judges = judges_of(config, judge_params(cases, session.usage(), None, secrets_of()))
-    calls: dict[str, int] = {}
-    for judge in dict.fromkeys(known.judge for known in judges.values()):
-        votes = (vote for case in cases for result in case.results for vote in result.votes)
-        calls[judge] = calls_allowed(votes, [name for name, known in judges.items() if known.judge == judge], config.anchor_share)
-    criteria = {judge: [name for name, known in judges.items() if known.judge == judge] for judge in calls}
+    criteria: dict[str, list[str]] = {}
+    for name, known in judges.items():
+        criteria.setdefault(known.judge, []).append(name)
+    found: dict[CellId, Anchor | str] = {}
 
-    def look_up() -> tuple[_Chosen, dict[str, PastRun]]:
+    def look_up() -> tuple[list[tuple[JudgeAnchors, list[EarlierCell]]], dict[str, PastRun]]:
         with store_at(logged.target.tracking_uri) as store:
             runs = past_runs(store, logged.experiment_id, config, judges, until=logged.run.started_ms)
-            return [planned(runs, judge, criteria[judge], run_id, calls[judge]) for judge in calls], {run.run_id: run for run in runs}
+            chosen: list[tuple[JudgeAnchors, list[EarlierCell]]] = []
+            for judge, names in criteria.items():
+                votes = (vote for case in cases for result in case.results for vote in result.votes)
+                chosen.append(planned(runs, judge, names, run_id, calls_allowed(votes, names, config.anchor_share)))
+            return chosen, {run.run_id: run for run in runs}
 
     try:
         chosen, runs = await anyio.to_thread.run_sync(look_up)
-    except TrackingError as error:
-        return Anchors(
-            judges=tuple(
-                JudgeAnchors(judge=judge, criteria=tuple(criteria[judge]), planned=0, missing=(message_of(error),)) for judge in calls
-            )
-        )
-    found: dict[CellId, Anchor | str] = {}
+    except AdkEvalError as error:
+        why = (message_of(error),)
+        chosen, runs = [(JudgeAnchors(judge=one, criteria=tuple(names), planned=0, missing=why), []) for one, names in criteria.items()], {}
 
-    async def judge_case(run: PastRun, part: StoredPart, eval_id: str, run_index: int, wanted: Sequence[EarlierCell]) -> None:
-        places = {
-            cell.id: CellKey(eval_id=eval_id, run_index=run_index, invocation_index=cell.id[3], criterion=cell.id[4]) for cell in wanted
-        }
-        again, criteria = frozenset(places.values()), list[Planned]()
+    async def judge_case(run: PastRun, eval_id: str, run_index: int, wanted: Sequence[EarlierCell]) -> None:
+        part = run.part(run_id)
+        try:
+            case, conversation = part.case(part.case_ids.index(eval_id)), part.conversation(part.run_ids.index((eval_id, run_index)))
+        except (InputError, ValueError) as error:  # whoever may write to MLflow can make up a run
+            found.update(dict.fromkeys((cell.id for cell in wanted), f"run {run.run_id} cannot be read: {message_of(error)}"))
+            return
+        again = frozenset(
+            CellKey(eval_id=eval_id, run_index=run_index, invocation_index=cell.id[3], criterion=cell.id[4]) for cell in wanted
+        )
+        plans: list[Planned] = []
         for name in dict.fromkeys(cell.id[4] for cell in wanted):
             (settings,), spec = judged_criteria(config)[name], CRITERIA[name]
             criterion = spec.make(settings, session.vote_collector(settings, spec.prompts, again=again, of=run.run_id))
-            criteria.append(Planned(name=name, criterion=criterion, threshold=settings.threshold, judged=True))
-        case, conversation = part.case(part.case_ids.index(eval_id)), part.conversation(part.run_ids.index((eval_id, run_index)))
-        results = {one.criterion: one for one in (await apply_criteria(case, run_index, conversation, criteria)).results}
+            plans.append(Planned(name=name, criterion=criterion, threshold=settings.threshold, judged=True))
+        results = {one.criterion: one for one in (await apply_criteria(case, run_index, conversation, plans)).results}
         for cell in wanted:
             result, turn = results[cell.id[4]], cell.id[3]
             votes = [vote for vote in result.votes if vote.invocation_index == turn]
-            outcome = result.per_invocation[turn] if turn < len(result.per_invocation) else None
-            reason = reason_of(outcome) if outcome else "the judge was not asked"
+            outcome = next(islice(result.per_invocation, turn, None), None)
+            reason = reason_of(outcome) if outcome else f"run {run.run_id} has no such turn"
             if any(vote.asked_in for vote in votes):
                 found[cell.id] = "the ledger had an answer of another evaluation"
             else:
@@ -94,8 +96,7 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
     limit_s = evaluation.executor.options.judges.options.timeout_s + 2 * config.anchor_share * (time.monotonic() - started)
     with anyio.move_on_after(limit_s):  # a judge that is down now must not keep results that are there
         await gathered(
-            partial(judge_case, runs[earlier], runs[earlier].part(run_id), eval_id, run_index, wanted)
-            for (earlier, eval_id, run_index), wanted in by_case.items()
+            partial(judge_case, runs[earlier], eval_id, run_index, wanted) for (earlier, eval_id, run_index), wanted in by_case.items()
         )
     clean, late = StoreCleaner(secrets_of()), f"no answer within {limit_s:.3g} s"
     judged: list[JudgeAnchors] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import parse_config
@@ -24,6 +26,7 @@ from mlflow_adk_eval.runs.anchors import ANCHORS, Anchors, EarlierCell, JudgeAnc
 from mlflow_adk_eval.runs.manifest import Evidence, integrity_problems
 from mlflow_adk_eval.signing.keys import make_key
 from mlflow_adk_eval.testing import answer_for
+from tests.gating import gate_kit
 from tests.mlflow_kit import opened
 from tests.tracking import judged
 from tests.tracking.small import eval_set, turn
@@ -199,8 +202,6 @@ def test_a_resumed_run_asks_for_no_anchor_twice(lab: Lab) -> None:
 
 
 def test_a_run_that_was_changed_since_is_no_source_and_the_run_says_so(lab: Lab) -> None:
-    from mlflow import MlflowClient
-
     lab = replace(lab, experiment="forged")
     run = lab.run(Script(), "before")
     votes = lab.evidence(run).artifacts["votes/part-00000.parquet"]
@@ -210,6 +211,26 @@ def test_a_run_that_was_changed_since_is_no_source_and_the_run_says_so(lab: Lab)
     own = lab.anchors(lab.run(Script(), "after"))
     assert (own.planned, own.anchors) == (0, ())
     assert own.missing == (f"run {run.run_id}: the artifact adk_eval/votes/part-00000.parquet was changed after the run",)
+
+
+def test_an_invented_run_cannot_spoil_another_one(lab: Lab) -> None:
+    lab = replace(lab, experiment="invented")
+    genuine = lab.evidence(lab.run(Script(), "genuine"))
+    client = MlflowClient(lab.uri)
+    home = client.get_experiment_by_name("invented").experiment_id
+    client.delete_run(genuine.run_id)
+    writer = gate_kit.Lab(client, lab.uri, home, lab.folder)
+    ghosts = gate_kit.with_votes(
+        genuine, lambda votes: [replace(vote, eval_id="ghost", invocation_index=at) for at, vote in enumerate(votes)]
+    )
+    writer.log(
+        gate_kit.with_votes(ghosts, lambda votes: [replace(vote, value=math.nan) if at % 2 else vote for at, vote in enumerate(votes)])
+    )
+    run = lab.run(Script(), "after the invented one")
+    own = lab.anchors(run)
+    assert (run.scores[MATCH], own.anchors) == (0.2, ())
+    assert len(own.missing) == own.planned > 0
+    assert "cannot be read" in own.missing[0]
 
 
 def test_a_panel_is_asked_who_voted_first_and_a_rubric_by_rubric(lab: Lab) -> None:
