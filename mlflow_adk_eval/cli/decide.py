@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,18 +101,13 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
             )
             return again(request)
 
-    holdout = None
-    if candidate is not None and eval_set is not None:
-        scored = adk_eval.make_holdout_evaluator(
-            agent_path(candidate), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri
-        )
+    def score(request: HoldoutRequest) -> str:
+        with agent_output():
+            return adk_eval.make_holdout_evaluator(
+                agent_path(candidate), eval_set=eval_set or names, config=config, **judging, tracking_uri=tracking_uri
+            )(request)
 
-        def score(request: HoldoutRequest) -> str:
-            with agent_output():
-                return scored.evaluate(request)
-
-        holdout = replace(scored, evaluate=score)
-    return reevaluate if wanted or agent is not None else None, holdout
+    return reevaluate if wanted or agent is not None else None, None if candidate is None else score
 
 
 @click.command("promote", epilog=EXIT_CODES, cls=Command)

@@ -208,7 +208,8 @@ def _prepared(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
     policy = None if (given := options.get("policy")) is None else load_policy(given)
-    loaded, chosen = without_held_out(loaded, chosen, policy.holdout if policy else None)
+    if policy and policy.holdout:
+        loaded, chosen = without_held_out(loaded, chosen, policy.holdout)
     if failed is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
@@ -590,15 +591,12 @@ def make_holdout_evaluator(
     """
     whole, given = load_inputs(eval_set, config)
 
-    def held_of(holdout: Holdout) -> tuple[EvalSet, EvalConfig]:
-        held = held_out(whole, holdout)
-        if not held:
-            raise UsageError(f"the policy holds out no case of the eval set {whole.eval_set_id!r}: give the one with these cases")
-        return select(whole, held), given.without(set(whole.eval_ids) - held)
-
     def score(request: HoldoutRequest) -> str:
         """Evaluate the held-out cases and return the id of the run."""
-        held, chosen = held_of(request.holdout)
+        ids = held_out(whole, request.holdout)
+        if not ids:
+            raise UsageError(f"the policy holds out no case of the eval set {whole.eval_set_id!r}: give the one with these cases")
+        held, chosen = select(whole, ids), given.without(set(whole.eval_ids) - ids)
         mine, theirs = (given, whole), (request.candidate.documents.config, request.candidate.documents.eval_set)
         digests = [one.without(cases.eval_ids).digest() for one, cases in (mine, theirs)]  # apart from what they say of single cases
         if digests[0] != digests[1]:
@@ -613,10 +611,10 @@ def make_holdout_evaluator(
             "run_name": "holdout",
         }
         with _prepared(held, agent, chosen, request.model_id, None, cast("EvaluateArgs", options | logged_as)) as evaluation:
-            request.begin()
+            request.begin(eval_set_digest(held))
             return evaluation.execute()[0].run_id or ""
 
-    return HoldoutEvaluator(lambda holdout: eval_set_digest(held_of(holdout)[0]), score)
+    return score
 
 
 def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config: EvalConfig | None) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
-from mlflow_adk_eval.gating.promotion.claim_log import Submission, aliases_in
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
 from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
@@ -59,20 +59,16 @@ def overridden(policy: Policy, named: str | None) -> Policy:
     return policy.model_copy(update={"baseline": source})
 
 
-def submission_of(run: ExaminedRun, compared: Baseline | None, holder: VersionId | None) -> Submission:
-    """Return what a decision about an alias is on.
+def attempt_in(claims: ClaimLog, policy: Policy, run: ExaminedRun, compared: Baseline | None, holder: VersionId | None) -> Attempt:
+    """Return the place of a decision on a run, compared with a baseline, about an alias that `holder` holds."""
+    champion = compared.version if compared and compared.version else holder
+    runs = run.evidence.run_id, compared.run.evidence.run_id if compared and compared.run else ""
+    return claims.attempt(policy, champion, runs, eval_set_of(run))
 
-    Args:
-        run: the candidate's run.
-        compared: what it is compared with; ``None``: nothing.
-        holder: the version that holds the alias.
-    """
-    return Submission(
-        champion=compared.version if compared and compared.version else holder,
-        run_id=run.evidence.run_id,
-        champion_run_id=compared.run.evidence.run_id if compared and compared.run else "",
-        eval_set=run.evidence.params.get("adk_eval.eval_set_digest", "") if isinstance(run, ReadableRun) else "",
-    )
+
+def eval_set_of(run: ExaminedRun) -> str:
+    """Return the digest of the eval set of a run; empty where it cannot be read."""
+    return run.evidence.params.get("adk_eval.eval_set_digest", "") if isinstance(run, ReadableRun) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,8 +132,7 @@ class BaselineSearch:
         model = source and (source.model or self.model)
         with suppress(UsageError):  # without a claim log that can be read, promoting is refused
             if source and source.alias and model and found:
-                claims = self.store.claim_log(model, source.alias)
-                return claims.attempt(self.policy, submission_of(candidate, found, None))
+                return attempt_in(self.store.claim_log(model, source.alias), self.policy, candidate, found, None)
         return None
 
     def _examine(self, run_id: str) -> ExaminedRun:

@@ -113,17 +113,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """What a decision about an alias is on."""
-
-    champion: VersionId | None
-    """The version that it must do as well as: the baseline or, where nothing is compared, the holder of the alias."""
-    run_id: str
-    champion_run_id: str
-    eval_set: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
     """The last word before an alias is set: that of the claim's owner, or of somebody who cancels the claim."""
 
@@ -224,7 +213,9 @@ class ClaimLog:
         """Return the claim of a number."""
         return next((entry for entry in self.entries if entry.number == number), None)
 
-    def attempt(self, policy: Policy, this: Submission, *, before: int | None = None) -> Attempt:
+    def attempt(
+        self, policy: Policy, champion: VersionId | None, runs: tuple[str, str], eval_set: str, *, before: int | None = None
+    ) -> Attempt:
         """Return the place of a decision among all promotions that had to do as well as the same champion.
 
         The same runs that are decided on again, perhaps by another policy, are one attempt: nothing new was drawn. Decisions on all eval
@@ -232,19 +223,19 @@ class ClaimLog:
 
         Args:
             policy: what is demanded.
-            this: what is decided on.
+            champion: the version that it must do as well as: the baseline or, where nothing is compared, the holder of the alias.
+            runs: the run that is decided on, and the one that it is compared with.
+            eval_set: the digest of its eval set.
             before: the number of its own entry; ``None``: it has none yet.
         """
         anywhere = policy.attempts is not None and not (policy.eval_set and policy.eval_set.digest)
-        submitted = {(this.run_id, this.champion_run_id)}
+        submitted = {runs}
         for entry in self.entries:
             claim = entry.claim
-            same = (claim.kind, claim.champion) == ("promotion", this.champion) and (
-                claim.eval_set if anywhere else claim.eval_set == this.eval_set
-            )
+            same = (claim.kind, claim.champion) == ("promotion", champion) and (anywhere or claim.eval_set == eval_set)
             if same and claim.eval_set and (before is None or claim.number < before):
                 submitted.add((claim.run_id, claim.champion_run_id))
-        return Attempt(len(submitted), anywhere, this.champion is not None, tuple(few(self.skipped)))
+        return Attempt(len(submitted), anywhere, champion is not None, tuple(few(self.skipped)))
 
     def uses(self, holdout: str, *, before: int | None = None) -> int:
         """Return how often the held-out cases with a digest were scored, or were about to be; `before`: as for `attempt`."""

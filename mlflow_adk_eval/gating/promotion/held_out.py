@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from mlflow_adk_eval.errors import AgentError, UsageError
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
@@ -49,13 +48,22 @@ class HoldoutUse:
         Raises:
             AliasBusyError: if others took the next number, so that nothing was scored.
         """
-        if self.run or self.problem:
+        if self.evaluator is None:
+            self.problem = f"holdout: the policy holds out cases, and nobody scores them; {_HOW}"
+        if self.run or self.problem or self.evaluator is None:
             return False
+
+        def begin(digest: str) -> None:
+            self._digest, before, allowed = digest, claims.uses(digest), self.holdout.uses
+            self._use = before + 1
+            if before >= allowed:
+                raise UsageError(f"the held-out cases were scored {before} times, and the policy allows {allowed}: replace these cases")
+            self._champion(record)
+            enter(digest)
+
+        request = HoldoutRequest(holdout=self.holdout, model_id=record.version.model_id or "", candidate=candidate, begin=begin)
         try:
-            evaluator = self._ready(claims, record)
-            begin, model_id = partial(enter, self._digest), record.version.model_id or ""
-            request = HoldoutRequest(holdout=self.holdout, model_id=model_id, candidate=candidate, begin=begin)
-            self.run = examine(self.store.evidence(evaluator.evaluate(request)))
+            self.run = examine(self.store.evidence(self.evaluator(request)))
         except (UsageError, AgentError) as error:
             self.problem = f"holdout: {error}"
         except (SystemExit, BaseExceptionGroup) as error:
@@ -64,22 +72,6 @@ class HoldoutUse:
             # Code that was imported or called must not end the promotion, least of all with exit code 0.
             self.problem = f"holdout: {type(error).__name__}: {message_of(error)}"
         return self.store.claim_log(record.target.name, record.target.alias).next != claims.next
-
-    def _ready(self, claims: ClaimLog, record: Record) -> HoldoutEvaluator:
-        """Return what scores the cases, once it is known which these are and that they may be scored.
-
-        Raises:
-            UsageError: if they may not.
-        """
-        if self.evaluator is None:
-            raise UsageError(f"the policy holds out cases, and nobody scores them; {_HOW}")
-        self._digest = self.evaluator.digest(self.holdout)
-        self._use = claims.uses(self._digest) + 1
-        if self._use > self.holdout.uses:
-            before, allowed = self._use - 1, self.holdout.uses
-            raise UsageError(f"the held-out cases were scored {before} times, and the policy allows {allowed}: replace these cases")
-        self._champion(record)
-        return self.evaluator
 
     def decided(self, decision: Decision, candidate: ExaminedRun, record: Record, now: datetime) -> Decision:
         """Return a decision that is *passed* together with what the cases came to."""
@@ -112,9 +104,8 @@ class HoldoutUse:
         champion, source = record.champion, self.policy.baseline
         if self.holdout.max_drop is None or champion is None or champion == record.version or source is None:
             return None
-        named = record.compared is not None and record.compared.version is not None
-        model, alias = (source.model or record.target.name, source.alias) if named else (record.target.name, record.target.alias)
-        name = record.compared.name if named and record.compared else f"version {champion.number} of {model!r}"
+        model, alias = source.model or record.target.name, source.alias or record.target.alias
+        name = record.compared.name if record.compared else f"version {champion.number} of {model!r}"
         found = recorded_pass(self.store, model, champion.number, alias, self.store.version(model, champion.number))
         problems = [found] if isinstance(found, str) else found.problems
         if problems or isinstance(found, str):

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.baseline_search import submission_of
+from mlflow_adk_eval.gating.promotion.baseline_search import attempt_in, eval_set_of
 from mlflow_adk_eval.gating.promotion.claim_log import (
     MAX_NAME,
     MAX_REASON,
@@ -130,8 +130,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
         # must be where its alias is.
         now = store.clock()
-        submission = submission_of(run, compared, holder)
-        measured, place = store.calibration(policy, run), claims.attempt(policy, submission)
+        measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
         decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place)
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
@@ -161,7 +160,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
                 sha256=former.sha256 if former else "",
                 problems=compared.problems,
             ),
-            eval_set=submission.eval_set,
+            eval_set=eval_set_of(run),
             decision=decision,
         )
         if held and decision.passed and not dry_run and isinstance(run, ReadableRun):

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, Submission, key_of
+from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, key_of
 from mlflow_adk_eval.gating.promotion.record import (
     TAG,
     Record,
@@ -302,9 +302,9 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
     if entry.claim.record != str(location):
         yield f"{what} names another promotion record: {entry.claim}"
         return
-    compared_run = record.compared.run_id if record.compared else ""
-    this = Submission(champion=record.champion, run_id=record.decision.run_id, champion_run_id=compared_run, eval_set=record.eval_set)
-    counted, recorded = claims.attempt(record.policy, this, before=entry.number).number, record.decision.attempt
+    runs = record.decision.run_id, record.compared.run_id if record.compared else ""
+    counted = claims.attempt(record.policy, record.champion, runs, record.eval_set, before=entry.number).number
+    recorded = record.decision.attempt
     if entry.claim.kind == "promotion" and (recorded is None or recorded < counted):
         yield f"its promotion record says attempt {recorded}, but by the claim log it was attempt {counted}"
     held, allowed = record.holdout, record.policy.holdout

@@ -35,18 +35,12 @@ class HoldoutRequest:
     """The candidate's LoggedModel, whose source the agent must have."""
     candidate: ReadableRun
     """The run that is decided on, which says how often and by which config; and in which experiment."""
-    begin: Callable[[], object]
-    """To be called when everything is ready, right before the agent is: enters the use."""
+    begin: Callable[[str], None]
+    """To be called with the digest of the held-out cases when all is ready, right before the agent is: refuses or enters the use."""
 
 
-@dataclass(frozen=True, slots=True)
-class HoldoutEvaluator:
-    """Scores held-out cases."""
-
-    digest: Callable[[Holdout], str]
-    """Returns the digest of the held-out cases; a `UsageError` says that there are none."""
-    evaluate: Callable[[HoldoutRequest], str]
-    """Evaluates them and returns the id of the run. A `UsageError` or an `AgentError` says why that cannot be done."""
+HoldoutEvaluator = Callable[[HoldoutRequest], str]
+"""Scores held-out cases and returns the id of the run. A `UsageError` or an `AgentError` says why that cannot be done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -106,11 +106,11 @@ def test_a_refusal_uses_them_and_what_is_used_up_is_replaced(bench: Bench) -> No
     scored = adk_eval.make_holdout_evaluator(agent, eval_set=WHOLE, config=CONFIG, tracking_uri=bench.uri)
 
     def killed(request: Any) -> str:
-        scored.evaluate(request)
+        scored(request)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):  # after the number was there, and before the decision was
-        bench.promote(version, run_id, scored=replace(scored, evaluate=killed))
+        bench.promote(version, run_id, scored=killed)
     assert asked, "the agent was called"
     asked.clear()
     third = bench.promote(version, run_id, agent)
@@ -134,7 +134,7 @@ def test_only_the_candidates_own_agent_and_config_count(bench: Bench) -> None:
     def exits(_: Any) -> str:
         raise SystemExit(0)
 
-    assert bench.promote(version, run_id, scored=replace(scored, evaluate=exits)).reasons == ("holdout: SystemExit: 0",)
+    assert bench.promote(version, run_id, scored=exits).reasons == ("holdout: SystemExit: 0",)
 
 
 def test_a_run_that_scored_held_out_cases_is_refused(bench: Bench) -> None:
