@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from mlflow_adk_eval.analysis.calibration.calibration import (
     Calibration,
     CriterionCalibration,
+    Labelled,
     LabelledCell,
     labelled_of,
     outcomes_of,
@@ -268,6 +269,31 @@ def opinions_in(calibration: Calibration) -> dict[Unit, Opinion]:
             )
         opinions[unit] = Opinion(tuple(Label(unit=unit, passed=passed, labeller=str(who)) for who, passed in enumerate(answers)))
     return opinions
+
+
+def labels_among(calibration: Calibration, run: ReadableRun, cases: Iterable[CaseResult], criterion: str) -> Labelled | str:
+    """Return what people say of some cases of a run, by the labels of this very run; a text says why nothing is known.
+
+    Args:
+        calibration: a calibration that has labels for the criterion.
+        run: the run.
+        cases: those of its cases that count, in their order.
+        criterion: the criterion.
+    """
+    run_id = run.evidence.run_id
+    if run_id not in (one.run_id for one in calibration.runs):
+        named = ", ".join(one.run_id for one in calibration.runs)
+        return (
+            f"the labels are of answers of run {named}, and how often people agree with a verdict differs from agent to agent:"
+            f" label a sample of this run (mlflow-adk-eval calibrate {run_id} --sample 50)"
+        )
+    units, whole = _units(run_id, run.documents, cases), calibration.criteria[criterion].level == "case"
+    judged = units.at(criterion, None, whole_cases=whole)
+    opinions = {unit: opinion for unit, opinion in opinions_in(calibration).items() if unit in judged and opinion.passed is not None}
+    if (sample := calibration.sampled) is None:
+        return labelled_of(judged, opinions)
+    found = labelled_of(judged, opinions, sample.weights(units, opinions), sample.unlabelled(units, opinions, criterion))
+    return found.selection or found
 
 
 def criteria_of(

@@ -347,6 +347,8 @@ def labelled_of(
         false_passes=counts[True, False],
         pass_effect=_effect(passes, weights),
         failure_effect=_effect(failures, weights),
+        judge_pass_effect=_effect([pair for pair in pairs if pair[1]], weights),
+        judge_failure_effect=_effect([pair for pair in pairs if not pair[1]], weights),
         overall_effect=_effect(pairs, weights),
         weighted=(kinds[0], kinds[1], kinds[2], kinds[3]) if weights else None,
         unscored=sum(judged.passed is None for judged, _ in given.values()),

@@ -54,6 +54,10 @@ class JudgeRates(BaseModel):
     """The design effect of the cells that people pass: how many of them say as much as one that is independent of all others."""
     failure_effect: Effect = 1.0
     """That of the cells that people fail."""
+    judge_pass_effect: Effect = 1.0
+    """That of the cells that the judge passed, by whether people agree."""
+    judge_failure_effect: Effect = 1.0
+    """That of the cells that the judge failed."""
     overall_effect: Effect = 1.0
     """That of all labelled cells, by whether judge and people agree."""
     weighted: tuple[float, float, float, float] | None = None

@@ -276,7 +276,7 @@ def policy_schema() -> dict[str, Any]:
     properties = schema["properties"]
     properties["calibration"] = {
         "anyOf": [{"type": "string"}, {"type": "object"}],
-        "description": "The result of `calibrate`, for corrected_ci_low and demands on judges: its path, relative to this file.",
+        "description": "The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges: its path, relative to this file.",
     }
     trust = schema["$defs"]["AttestationPin"]["properties"]["trust"]
     trust["anyOf"] = [{"type": "string"}, *trust["anyOf"]]

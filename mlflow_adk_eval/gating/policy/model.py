@@ -74,7 +74,9 @@ Name = Annotated[str, StringConstraints(min_length=1), AfterValidator(_as_it_is)
 Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
 Confidence = Annotated[float, Field(gt=0.5, lt=1, strict=True)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low"]
+CORRECTED = ("corrected_ci_low", "ppi_ci_low")
+"""The lower bounds of the pass rate that people would give."""
+Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low", "ppi_ci_low"]
 
 
 def _age(value: Any) -> Any:
@@ -184,7 +186,7 @@ class Rule(_Part):
     use: Use | None = Field(
         default=None,
         description="The number to compare with min or max: mean (as measured), ci_low or ci_high (a bound of the confidence interval),"
-        " or corrected_ci_low (the lower bound of the pass rate corrected for the judge's error)."
+        " corrected_ci_low (the lower bound of the pass rate corrected for the judge's error) or ppi_ci_low (the same, from labels of this very run)."
         " Without it, min and max use the mean, and max_drop is tested for significance. With mean, it is not.",
     )
     max_drop: Annotated[Number, Field(ge=0)] | None = Field(
@@ -204,21 +206,21 @@ class Rule(_Part):
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.range is not None and not self.range[0] < self.range[1]:
             yield _unwanted(f"the range {self.range[0]:g} to {self.range[1]:g}", "a range from a lower to a higher number")
-        if self.range is not None and self.use == "corrected_ci_low":
-            yield _unwanted("use corrected_ci_low with a range", "no range: a corrected pass rate is between 0 and 1 anyway")
+        if self.range is not None and self.use in CORRECTED:
+            yield _unwanted(f"use {self.use} with a range", "no range: a corrected pass rate is between 0 and 1 anyway")
         if self.min is None and self.max is None and self.max_drop is None:
             yield _unwanted("a rule that demands nothing", "at least one of min, max and max_drop")
             return
         if self.min is not None and self.max is not None and self.min > self.max:
             yield _unwanted(f"min {self.min:g} above max {self.max:g}", "a min that is not above max")
-        if self.use in ("ci_low", "corrected_ci_low") and (self.min is None or self.max is not None):
+        if self.use in ("ci_low", *CORRECTED) and (self.min is None or self.max is not None):
             yield _unwanted(f"use {self.use} without min, or with max", f"ci_high for a max, {_APART}")
         if self.use == "ci_high" and (self.max is None or self.min is not None):
             yield _unwanted("use ci_high without max, or with min", f"ci_low for a min, {_APART}")
 
     def without_effect(self, low: float, high: float) -> Iterator[tuple[str, str, str]]:
         """Yield each bound that every value from `low` to `high` keeps to, or none can: its key, itself, and what it should be."""
-        if self.use == "corrected_ci_low":
+        if self.use in CORRECTED:
             low, high = 0.0, 1.0
         if self.range is not None:
             low, high = max(low, self.range[0]), min(high, self.range[1])
@@ -472,10 +474,10 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
     holdout = given.get("holdout")
     if isinstance(holdout, Holdout) and holdout.max_drop is not None and given.get("baseline") is None:
         yield _unwanted("holdout.max_drop without a baseline", "a baseline, such as {alias: champion}", "baseline")
-    if any(rule.use == "corrected_ci_low" for _, rule in rules) and given.get("calibration") is None:
-        yield _unwanted(
-            "corrected_ci_low without a calibration", "calibration: the file that `mlflow-adk-eval calibrate` wrote", "calibration"
-        )
+    uses = dict.fromkeys(rule.use for _, rule in rules if rule.use in CORRECTED)
+    if uses and given.get("calibration") is None:
+        wanted = "calibration: the file that `mlflow-adk-eval calibrate` wrote"
+        yield _unwanted(f"{' and '.join(map(str, uses))} without a calibration", wanted, "calibration")
     if any(measure == COST for measure, _ in rules) and not given.get("prices"):
         yield _unwanted("a rule on cost without prices", "prices, by judge model and `agent`", "prices")
     prices = given.get("prices")
@@ -528,7 +530,8 @@ class Policy(_Part):
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
     calibration: Json | None = Field(
-        default=None, description="The result of `calibrate`, for corrected_ci_low and demands on judges; in a policy file, its path."
+        default=None,
+        description="The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges; in a policy file, its path.",
     )
     prices: dict[Name, Price] = Field(default_factory=dict, description="Prices by judge model, and for `agent`; for rules on cost.")
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from mlflow_adk_eval.gating.policy.model import NO_EFFECT, Policy, Rule
+from mlflow_adk_eval.gating.policy.model import CORRECTED, NO_EFFECT, Policy, Rule
 from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, different, format_exact, unmissable
 from mlflow_adk_eval.gating.rules.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust, rule_problems
@@ -136,12 +136,12 @@ class _RuleRun:
         self.notes += self._left_out(target, measured, report)
         for limit in limits_of(target):
             pinned = self.policy.config is not None
-            carried = "" if limit.use == "corrected_ci_low" else carried_by_one(limit, measured, config_pinned=pinned)
+            carried = "" if limit.use in CORRECTED else carried_by_one(limit, measured, config_pinned=pinned)
             if carried:
                 check = target.check(limit.demand, "undecided", carried, cases, value=measured.value)
             elif limit.use == "mean":
                 check = check_mean(target, limit, measured)
-            elif limit.use == "corrected_ci_low":
+            elif limit.use in CORRECTED:
                 check = check_corrected(target, limit, _originals(report, self.run.documents.copies), self.trust)
             else:
                 check = check_interval(target, limit, measured)
@@ -165,7 +165,7 @@ class _RuleRun:
             if not told:
                 return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''} but needs at least {wanted}"
         # Passes that nothing could have prevented show nothing, unless the policy pins the config.
-        passes = passes_counted(target.measure, report) or ([target.measure] if rule.use == "corrected_ci_low" else [])
+        passes = passes_counted(target.measure, report) or ([target.measure] if rule.use in CORRECTED else [])
         if passes and not policy.config and (free := unmissable(report, passes)):
             return f"{free[0]}, so passing shows nothing; {PIN_THE_CONFIG}"
         return "; ".join(rule_problems(rule.judge, target.measure, self.trust))

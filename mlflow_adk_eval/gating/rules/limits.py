@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
+from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
+from mlflow_adk_eval.analysis.calibration.prediction_powered import people_rate
 from mlflow_adk_eval.analysis.stats import (
     Interval,
     Paired,
@@ -28,6 +30,7 @@ from mlflow_adk_eval.analysis.stats import (
     rate_cases_needed,
 )
 from mlflow_adk_eval.config.eval_config import judged_criteria
+from mlflow_adk_eval.gating.calibration import labels_among
 from mlflow_adk_eval.gating.policy.model import NO_WORSE_FROM, Use
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, extremes, format_exact, format_number, format_percent, largest_drops
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust
@@ -128,17 +131,28 @@ def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Chec
 
 
 def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: JudgeTrust) -> Check:
-    """Return whether the pass rate of a judged criterion, corrected for the judge's error, surely keeps to a limit."""
+    """Return whether the pass rate that people would give a judged criterion surely keeps to a limit."""
     name = target.measure
     cases = len({case.eval_id for case in report.cases for result in case.results if result.criterion == name})
     if name not in judged_criteria(report.config) or trust.measured is None:
         return target.check(limit.demand, "undecided", "no judge decides it, so there is no judge error to correct", cases)
-    found = trust.obstacle(name) or corrected_of(trust.measured.calibration, report.cases, name, target.confidence)
+    calibration, what = trust.measured.calibration, "pass rate of its turns, corrected for the judge's error,"
+    found: Corrected | str = trust.obstacle(name)
+    if not found and limit.use == "ppi_ci_low":
+        among = labels_among(calibration, trust.run, report.cases, name)
+        if isinstance(among, str):
+            found = among
+        else:
+            sample, chosen = among.sample, "" if calibration.sampled else ", if those were chosen at random"
+            what = f"pass rate that people would give, by {counted(sample.judged, 'verdict')} and labels of {among.labelled}{chosen},"
+            found = people_rate(sample.passed, sample.judged, among, target.confidence, design_effect=sample.design_effect)
+    elif not found:
+        found = corrected_of(calibration, report.cases, name, target.confidence)
     if isinstance(found, str):
         return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
     verdict = interval_verdict(limit, (found.low, found.high))
     summary = (
-        f"pass rate of its turns, corrected for the judge's error, {format_number(found.value)} over {counted(cases, 'case')},"
+        f"{what} {format_number(found.value)} over {counted(cases, 'case')},"
         f" {format_percent(target.confidence)} interval {format_number(found.low)} to {format_number(found.high)}"
     )
     more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""

@@ -148,7 +148,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
             {"rules": {"x": {"max": 1, "use": "ci_low"}}},
             "$.rules.x: found use ci_low without min, or with max; wanted ci_high for a max, and a separate rule for each bound of a range",
         ),
-        ({"rules": {"x": {"min": 1, "use": "median"}}}, "$.rules.x.use: found 'median'; wanted one of 'mean', 'ci_low', 'ci_high' or 'corrected_ci_low'"),
+        ({"rules": {"x": {"min": 1, "use": "median"}}}, "$.rules.x.use: found 'median'; wanted one of 'mean', 'ci_low', 'ci_high', 'corrected_ci_low' or 'ppi_ci_low'"),
         (
             {"rules": {"x": {"min": 1, "use": "corrected_ci_low"}}},
             "$: found corrected_ci_low without a calibration; wanted calibration: the file that `mlflow-adk-eval calibrate` wrote",

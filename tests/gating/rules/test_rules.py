@@ -218,6 +218,46 @@ def test_a_pass_says_nothing_of_judges_where_none_took_part() -> None:
     assert not [reason for reason in decision.reasons if "judge" in reason or "vote" in reason]
 
 
+def by_people(said: dict[str, bool], *, minimum: float = 0.6, run_id: str = "r-1", **more: Any) -> Check:
+    """Return the check of the rate that people would give, by their labels of some cases of the run."""
+    calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (20, 1, 9, 1))
+    calibration["runs"][0]["run_id"] = run_id
+    calibration["labelled"] = [
+        {"eval_id": case, "invocation_index": 0, "criterion": JUDGED, "passes": int(passed), "fails": int(not passed)}
+        for case, passed in said.items()
+    ]
+    demanded = policy(rules={JUDGED: {"min": minimum, "use": "ppi_ci_low"}}, calibration=calibration, **more)
+    return only_check(judged(), demanded)
+
+
+def test_a_rule_on_the_rate_that_people_would_give_needs_labels_of_this_very_run() -> None:
+    names = list(cases(*[1] * 45, *[0] * 5))
+    agreed = {case: index < 45 for index, case in enumerate(names) if index % 2}
+    check = by_people(agreed)
+    assert check.verdict == "passed"
+    assert "pass rate that people would give, by 50 verdicts and labels of 25, if those were chosen at random, 0.9" in check.reason
+    strict = by_people(agreed, minimum=0.85)
+    assert strict.verdict == "undecided"
+    assert strict.reason.endswith("more labels or more cases would narrow it")
+    overruled = by_people(dict.fromkeys(agreed, False))
+    assert (overruled.verdict, overruled.value) == ("failed", 0)
+    few = by_people(dict(list(agreed.items())[:3]))
+    assert (few.verdict, few.reason) == ("undecided", f"{JUDGED}: no corrected pass rate: too few labels: 3 of the 5 needed")
+    other = by_people(agreed, run_id="r-0")
+    assert other.verdict == "undecided"
+    assert "the labels are of answers of run r-0, and how often people agree with a verdict differs from agent to agent" in other.reason
+
+
+def test_the_rate_that_people_would_give_some_cases_rests_on_labels_of_these() -> None:
+    names = list(cases(*[1] * 45, *[0] * 5))
+    agreed = {case: index < 45 for index, case in enumerate(names)}
+    waiver = {"owner": "ada", "reason": "known", "expires": "2027-12-31"}
+    waived = [{"case": case, **waiver} for case in names[40:]]
+    check = by_people(agreed, waivers=waived)
+    assert (check.value, check.verdict) == (1, "passed")
+    assert "by 40 verdicts and labels of 40" in check.reason
+
+
 def test_copies_of_a_case_do_not_narrow_a_corrected_rate() -> None:
     known = {case: [float(case != "b")] for case in "abcdefgh"}
     one, many = (judged_cases(found) for found in (known, known | {f"copy_{index}": [1.0] for index in range(40)}))
