@@ -24,7 +24,6 @@ from mlflow_adk_eval.analysis.stats import (
     proportion_interval,
     rate_cases_needed,
 )
-from mlflow_adk_eval.analysis.stats.paired import difference_interval
 from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
 CONFIDENCE = 0.95
@@ -94,9 +93,8 @@ def covered_difference(pairs: Pairs, cases: int, repetitions: int) -> float:
     """Return how often the interval of the difference covers it."""
     luck, hits = luck_of("difference", pairs.name, cases), 0
     for _ in range(repetitions):
-        before, after = pairs.draw(luck, cases)
-        low, high = difference_interval((after.mean(axis=1) - before.mean(axis=1)).tolist(), CONFIDENCE, width=1.0)
-        hits += low <= pairs.difference <= high
+        found = compare_paired(*map(by_case, pairs.draw(luck, cases)), confidence=CONFIDENCE)
+        hits += found is not None and found.low <= pairs.difference <= found.high
     return hits / repetitions
 
 

@@ -169,7 +169,7 @@ _LOGGED = {"case_pass_rate": "case_pass_rate", "judge_flip_rate": "judge/flip_ra
 _PASS_HAT = re.compile(r"pass(?:\^|_hat_)(\d+)")
 _WANTED = "a demand that MLflow's MetricThreshold can express; lossy=True drops the others, and adk_eval.gate decides them"
 _LOWER_IS_BETTER = {"judge_flip_rate"}
-_IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "no_worse_from", "baseline", "calibration", "prices"}
+_IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "baseline", "calibration", "prices"}
 """The keys of a policy that metrics stand for, and those that only say how rules decide. Any other is a demand that would be lost."""
 _UNKNOWN_HERE = {"flaky_rate", "cost", "judge_tokens", "judge_calls"}
 

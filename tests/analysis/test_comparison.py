@@ -434,7 +434,7 @@ def test_the_range_of_a_custom_metric_bounds_its_interval() -> None:
         return replace(with_set(Report(eval_set=eval_set({}), config=config, cases=cases)), config=config)
 
     delta = compare(ranged(5.0, 5.0), ranged(5.0, 5.0)).delta("stars")
-    wanted = compare_paired({"a": [5.0], "b": [5.0]}, {"a": [5.0], "b": [5.0]}, bounds=(1.0, 5.0))
+    wanted = compare_paired({"a": [5.0], "b": [5.0]}, {"a": [5.0], "b": [5.0]}, confidence=0.9, bounds=(1.0, 5.0))
     assert delta is not None
     assert wanted is not None
     assert (delta.low, delta.high) == (wanted.low, wanted.high)

@@ -79,7 +79,7 @@ def test_a_run_and_a_report_that_was_logged_are_decided_on_from_the_store(store:
 
 def test_a_report_that_was_not_logged_can_be_compared_with_a_champion(store: str) -> None:
     champion = adk_eval.evaluate(EIGHT, answering(EIGHT), CONFIG, tracking_uri=store, traces=False)
-    policy = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"run": champion.run_id}, "no_worse_from": 5}
+    policy = {"rules": {TRAJECTORY: {"max_drop": 0.35}}, "baseline": {"run": champion.run_id}}
     decision = assert_gate(scored(), policy, tracking_uri=store)
     assert decision.baseline_run_id == champion.run_id
     worse = scored({eval_id: ["I do not know"] for eval_id in EIGHT.eval_ids})

@@ -23,7 +23,7 @@ from tests.tracking.small import answering, eval_set, many, reevaluation_request
 pytestmark = pytest.mark.slow
 
 TRAJECTORY, MATCH = "tool_trajectory_avg_score", "final_response_match_v2"
-POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
+POLICY = {"rules": {TRAJECTORY: {"max_drop": 0.35}}, "baseline": {"alias": "champion", "model": "helper"}}
 STRICT = {"criteria": {TRAJECTORY: 1.0, "response_match_score": 0.5}}
 LENIENT = {"criteria": {TRAJECTORY: {"threshold": 1.0, "match_type": "IN_ORDER"}, "response_match_score": 0.5}}
 JUDGED = {"criteria": {MATCH: 0.5}}
@@ -148,7 +148,7 @@ def test_another_judge_judges_both(bench: Bench) -> None:
     def second(request: Any) -> Any:
         return {"rationale": "fine, too", "verdict": "valid"}
 
-    policy = {"rules": {MATCH: {"max_drop": 0.1}}, "baseline": {"alias": "champion", "model": "helper"}, "no_worse_from": 5}
+    policy = {"rules": {MATCH: {"max_drop": 0.35}}, "baseline": {"alias": "champion", "model": "helper"}}
     bench.crown(config=JUDGED, judge=first, ledger=False)
     candidate = bench.evaluate("candidate", config=JUDGED, judge=second, ledger=False)
     assert "has a different judge for final_response_match_v2" in told(bench.gate(candidate, None, policy))

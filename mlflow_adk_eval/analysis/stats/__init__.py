@@ -6,12 +6,20 @@ from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_at_most, mean_at_least
 from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval, proportion_interval, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm, in_both
-from mlflow_adk_eval.analysis.stats.power import cases_needed, detectable_drop, detectable_rate_drop, fewest_cases, rate_cases_needed
+from mlflow_adk_eval.analysis.stats.power import (
+    cases_needed,
+    cases_to_exclude,
+    detectable_drop,
+    detectable_rate_drop,
+    fewest_cases,
+    rate_cases_needed,
+)
 
 __all__ = [
     "Interval",
     "Paired",
     "cases_needed",
+    "cases_to_exclude",
     "chance_at_most",
     "compare_paired",
     "detectable_drop",

@@ -18,6 +18,8 @@ from typing import Any
 
 _DIGITS = 12
 """Values that are alike to so many decimals are one."""
+_MOST = 256
+"""Of more distinct values, each counts in part as the next lower and the next higher one of so many: the mean stays, the spread hardly grows."""
 _NEAR = 0.1
 """How close to the saddle point the path of the integral has to go: anywhere between the poles is right, and there it is shortest."""
 _STEP, _END = 0.15, 12.5
@@ -41,7 +43,7 @@ def chance_at_most(values: Sequence[float], limit: float, *, worst: float) -> fl
     >>> round(chance_at_most([0.0] * 59, -0.05, worst=-1.0), 4), round(0.95**59, 4)
     (0.0485, 0.0485)
     """
-    return _chance(*_counted(values, worst), limit)
+    return chance_of(*_counted(values, worst), limit)
 
 
 def mean_at_least(values: Sequence[float], confidence: float, *, worst: float) -> float:
@@ -61,7 +63,7 @@ def mean_at_least(values: Sequence[float], confidence: float, *, worst: float) -
     # The secant of the logarithm of the chance, with the end that stays halved (Illinois).
     for _ in range(_LOOKS):
         middle = min(max((low * of_high - high * of_low) / (of_high - of_low), low + _CLOSE * span), high - _CLOSE * span)
-        value = max(math.log(max(_chance(found, counts, middle), 1e-300)) - target, _FAR)
+        value = max(math.log(max(chance_of(found, counts, middle), 1e-300)) - target, _FAR)
         if abs(value) < _CLOSE or high - low <= 3 * _CLOSE * span:
             return middle
         if value < 0:
@@ -71,17 +73,14 @@ def mean_at_least(values: Sequence[float], confidence: float, *, worst: float) -
     return low
 
 
-def _counted(values: Sequence[float], worst: float) -> tuple[Any, Any]:
-    """Return the distinct values with how many cases have each, the imagined one among them."""
-    import numpy as np  # noqa: PLC0415 - some time to import, needed only where runs are compared
+def chance_of(values: Any, counts: Any, limit: float) -> float:
+    """Return the chance that the mean with random weights is at most a limit.
 
-    counts = Counter(round(value, _DIGITS) for value in values)
-    counts[round(worst, _DIGITS)] += 1
-    return np.array(list(counts), dtype=float), np.array(list(counts.values()), dtype=float)
-
-
-def _chance(values: Any, counts: Any, limit: float) -> float:
-    """Return the chance that the mean with random weights is at most a limit."""
+    Args:
+        values: an array of distinct values, the imagined case's among them.
+        counts: how many cases have each; parts of cases are possible.
+        limit: the mean in question.
+    """
     import numpy as np  # noqa: PLC0415 - as above
 
     apart = values - limit
@@ -110,9 +109,25 @@ def _chance(values: Any, counts: Any, limit: float) -> float:
     first = math.copysign(_LEAN, bend)
     for lean in (first, -first, 0.0):
         line = at + 1j * up + lean * (reach - radius)
-        logs = -counts @ np.log(1 - np.outer(apart, line)) - np.log(-line)
+        logs = -(counts * np.log(1 - np.outer(line, apart))).sum(axis=1) - np.log(-line)  # `@` would start threads for it
         if np.diff(logs.real).max() < _GROWN:
             break
     heights = (np.exp(logs) * (1 - 1j * lean * up / reach)).real * width
     chance = float(min(max((heights.sum() - heights[0] / 2) * _STEP / np.pi, 0.0), 1.0))
     return 1 - chance if likely else chance
+
+
+def _counted(values: Sequence[float], worst: float) -> tuple[Any, Any]:
+    """Return the distinct values with how many cases have each, the imagined one among them."""
+    import numpy as np  # noqa: PLC0415 - some time to import, needed only where runs are compared
+
+    counts = Counter(round(value, _DIGITS) for value in values)
+    found = np.array(sorted(counts), dtype=float)
+    times = np.array([counts[value] for value in found.tolist()], dtype=float)
+    if len(found) > _MOST:
+        grid = np.linspace(found.min(), found.max(), _MOST)
+        at = np.interp(found, grid, np.arange(_MOST))
+        part = at % 1
+        lower, upper = np.floor(at).astype(int), np.ceil(at).astype(int)
+        found, times = grid, np.bincount(lower, times * (1 - part), _MOST) + np.bincount(upper, times * part, _MOST)
+    return np.append(found, worst), np.append(times, 1.0)

@@ -2,20 +2,21 @@
 
 The same cases are compared with themselves, which takes far fewer of them than two separate samples. Where each case passes or fails, the
 test is McNemar's; for other scores the runs are swapped within cases in all ways, or in many drawn ones. The interval of the difference
-stays honest with few cases and where nearly all cases are alike, and lies on one side of zero just where the test says so. See docs/explanation/statistics.md.
+counts with what was not seen: it holds however rare and large the changes of single cases are. Where each case passes or fails, it lies
+on one side of zero just where the test says so; for other scores the test sees a change sooner. See docs/explanation/statistics.md.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import sub
 from typing import Any, Literal
 
+from mlflow_adk_eval.analysis.stats.bound import mean_at_least
 from mlflow_adk_eval.analysis.stats.intervals import binomial_tail
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 
@@ -27,12 +28,6 @@ _AT_ONCE = 12
 """Cases of which one of all 4,096 ways is drawn at a time."""
 _SEED = 0
 _PAIR = 2
-_DIGITS = 9
-"""Differences that are alike to so many decimals are one."""
-_NEXT_TO_ZERO = 1e-3
-"""Of a difference that is significant: where its interval ends at the latest."""
-_AT_MOST = 0.25
-"""How many cases a difference of the whole range counts as, when the spread of cases that were not seen to differ is estimated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +44,11 @@ class Paired:
     after: float
     difference: float
     low: float
-    """Where the interval of the difference begins. It is above 0 just where `p_better` is at most the half of one less the confidence."""
+    """Where the interval of the difference begins. It is above 0 only where `p_better` is at most the half of one less the confidence."""
     high: float
-    """Where it ends; below 0 just where that is so of `p_worse`."""
+    """Where it ends; below 0 only where that is so of `p_worse`."""
+    width: float
+    """The largest difference that a case may have."""
     p_value: float
     """The chance of a difference as large as this, up or down, if the runs were alike."""
     p_worse: float
@@ -99,12 +96,14 @@ def compare_paired(
     least, most = bounds or (-math.inf, math.inf)
     if not (math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen
         least, most = min(chain(earlier, later)), max(chain(earlier, later))
-    low, high = difference_interval(differences, confidence, width=most - least)
-    # Test and interval are made in different ways, so for one comparison in thirty they would differ by a hair. Where the test shows nothing, the
-    # interval is made wider, up to zero. Where it shows a change, zero and all beyond it is refused with it, and the interval ends before.
-    level, beside = (1 - confidence) / 2 + TOLERANCE, difference * _NEXT_TO_ZERO
-    low = max(low, beside) if p_better <= level else min(low, 0.0)
-    high = min(high, beside) if p_worse <= level else max(high, 0.0)
+    width = max(most - least or abs(most), *map(abs, differences))
+    level, scale = (1 + confidence) / 2, width or 1.0
+    low, high = (sign * mean_at_least([sign * value / scale for value in differences], level, worst=-width / scale) for sign in (1, -1))
+    # For one comparison of scores in thirty the interval would exclude zero although the test shows nothing.
+    if p_better > 1 - level + TOLERANCE:
+        low = min(low, 0.0)
+    if p_worse > 1 - level + TOLERANCE:
+        high = max(high, 0.0)
     return Paired(
         cases=len(later),
         better=better,
@@ -113,8 +112,9 @@ def compare_paired(
         before=math.fsum(earlier) / len(earlier),
         after=math.fsum(later) / len(later),
         difference=difference,
-        low=low,
-        high=high,
+        low=scale * min(low, difference / scale),
+        high=scale * max(high, difference / scale),
+        width=width,
         p_value=min(1.0, 2 * min(p_worse, p_better)),
         p_worse=p_worse,
         p_better=p_better,
@@ -136,35 +136,6 @@ def in_both(
             passed[found[0]] = found[1]
         if case in passed:
             yield case, passed.pop(case), values
-
-
-def difference_interval(differences: Sequence[float], confidence: float = 0.95, *, width: float = 1.0) -> tuple[float, float]:
-    """Return the interval of the mean of at least one case's difference.
-
-    It is Student's, with up to two imagined cases, one better and one worse: the more of the cases have the same difference, mostly
-    none, the less they say about the others, and the more the imagined ones count. They differ as much as those that do differ, of
-    which a quarter of a case is taken to differ as much as can be. Where each case passes or fails, this is close to the interval of
-    Bonett and Price (2012).
-
-    Args:
-        differences: that of each case.
-        confidence: how often the interval is to cover the true difference, between 0 and 1.
-        width: the largest difference that a case may have.
-    """
-    from scipy.special import stdtrit  # noqa: PLC0415 - some time to import, needed only where runs are compared
-
-    scale = max(width, *map(abs, differences)) or 1.0
-    cases, mean_difference = len(differences), mean(differences) / scale
-    counts = Counter(round(difference, _DIGITS) for difference in differences)
-    imagined = 2 * (max(counts.values()) / cases) ** 2
-    squares = math.fsum((difference / scale) ** 2 for difference in differences)
-    typical = (squares + _AT_MOST * (width / scale) ** 2) / (cases - counts[0.0] + _AT_MOST)
-    total = cases + imagined
-    middle = mean_difference * cases / total
-    variance = max((squares + imagined * typical) / total - middle * middle, 0.0)
-    reach = float(stdtrit(max(cases - 1, 1), (1 + confidence) / 2)) * math.sqrt(variance / max(total - 1, 1.0))
-    low, high = scale * min(mean_difference, middle - reach), scale * max(mean_difference, middle + reach)
-    return max(-width, low), min(width, high)
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from mlflow_adk_eval.analysis.stats.bound import chance_of
 from mlflow_adk_eval.analysis.stats.intervals import binomial_chance, binomial_tail, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import compare_paired
 from mlflow_adk_eval.results.outcomes import mean
@@ -106,6 +107,29 @@ def rate_cases_needed(discordant: float, drop: float, *, confidence: float, powe
         power: the chance to find the drop.
     """
     return _fewest_with(lambda cases: _rate_power(discordant, drop, cases, confidence) >= power, fewest_cases(confidence))
+
+
+def cases_to_exclude(drop: float, spread: float, *, width: float, confidence: float, power: float) -> int:
+    """Return how many cases exclude a drop with a chance of `power`, by the bound that holds whatever was not seen.
+
+    Args:
+        drop: how far below the true mean of the differences the excluded drop lies, above 0.
+        spread: the standard deviation of the cases' differences; 0: all are alike.
+        width: how far below the mean the worst difference lies that a case may have.
+        confidence: 1 − the chance that a drop of that size is excluded.
+        power: the chance that it is, if there is none.
+
+    >>> cases_to_exclude(0.05, 0.0, width=1.0, confidence=0.95, power=0.8), math.ceil(math.log(0.05) / math.log(0.95))
+    (59, 59)
+    """
+    import numpy as np  # noqa: PLC0415 - some time to import, needed only where something is planned
+    from scipy.special import ndtri  # noqa: PLC0415 - as above
+
+    def excluded(cases: int) -> bool:
+        found = np.array([-spread, spread, -width]) - float(ndtri(power)) * spread / math.sqrt(cases)
+        return chance_of(found, np.array([cases / 2, cases / 2, 1.0]), -drop) <= 1 - confidence
+
+    return _fewest_with(excluded, fewest_cases(confidence)) if drop < width else fewest_cases(confidence)
 
 
 def _least(enough: Callable[[float], bool], most: float) -> float:

@@ -31,7 +31,6 @@ from mlflow_adk_eval.evalset.models import Json, canonical_json
 from mlflow_adk_eval.signing.keys import public_key_problem
 
 CONFIDENCE = 0.95
-NO_WORSE_FROM = 20
 NO_EFFECT = "A bound that every run or no run meets decides nothing."
 COST, AGENT = "cost", "agent"
 """The measure that needs prices, and whose price it is that is not a judge's."""
@@ -513,13 +512,6 @@ class Policy(_Part):
     max_age: Age | None = Field(default=None, description="The greatest age of the run, such as 7d.")
     confidence: Confidence = CONFIDENCE
     power: Share = Field(default=0.8, description="The statistical power assumed when an undecided rule says how many cases it needs.")
-    no_worse_from: int = Field(
-        default=NO_WORSE_FROM,
-        ge=1,
-        strict=True,
-        description="From this many compared cases on, max_drop passes if no case did worse. With fewer, that is often luck, so the interval must"
-        " exclude a larger drop.",
-    )
     rules: dict[Name, Rule] = Field(default_factory=dict, description="Rules by criterion or other measure.")
     slices: dict[Name, Slice] = Field(default_factory=dict)
     attempts: Attempts | None = Field(

@@ -86,7 +86,7 @@ def apply_rules(
         rules.open += [check for check, is_open in looked if is_open]
         compared = iter([check for check, _ in looked])
     else:
-        compared = iter(check_drops(drops, power=policy.power, no_worse_from=policy.no_worse_from) if drops else ())
+        compared = iter(check_drops(drops, power=policy.power) if drops else ())
     checks = tuple(next(compared) if isinstance(result, Drop) else result for result in rules.results)
     uncompared, still_open = frozenset(rules.uncompared), frozenset(rules.open)
     return RuleOutcome(checks=checks, uncompared=uncompared, open=still_open, notes=tuple(dict.fromkeys(rules.notes)))

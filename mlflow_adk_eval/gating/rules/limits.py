@@ -4,8 +4,8 @@ A limit on the mean passes or fails. One on an interval has a third outcome: if 
 needed, and the check says about how many. A corrected pass rate is such an interval, wider by what is unknown of the judge's error.
 
 A `Drop` pairs one measure in both runs case by case. `drop_verdict` has three outcomes: *failed* if the drop is larger than allowed and
-significant, *passed* if it is small and a larger one is excluded or none of enough cases got worse, else *undecided*, with how many cases would
-decide it. The p-values of all comparisons of a policy are adjusted together (Holm), which is why `check_drops` takes them all.
+significant, *passed* if a larger one is excluded, else *undecided*, with how many cases would decide it. That no case did worse is no reason to
+pass: few cases exclude no small drop. The p-values of all comparisons of a policy are adjusted together (Holm), which is why `check_drops` takes them all.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mlflow_adk_eval.analysis.stats import (
     Interval,
     Paired,
     cases_needed,
+    cases_to_exclude,
     compare_paired,
     detectable_drop,
     detectable_rate_drop,
@@ -31,7 +32,7 @@ from mlflow_adk_eval.analysis.stats import (
 )
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.gating.calibration import labels_among
-from mlflow_adk_eval.gating.policy.model import NO_WORSE_FROM, Use
+from mlflow_adk_eval.gating.policy.model import Use
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, extremes, format_exact, format_number, format_percent, largest_drops
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
@@ -252,7 +253,7 @@ class Drop:
         )
 
 
-def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float, no_worse_from: int = NO_WORSE_FROM) -> Verdict:
+def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
     """Return whether cases did worse than before by more than `max_drop`.
 
     Args:
@@ -261,17 +262,15 @@ def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjust
         max_drop: the drop that does not matter, at least 0.
         confidence: one less the chance of a false alarm.
         p_adjusted: the one-sided p-value of a drop, adjusted for the number of comparisons.
-        no_worse_from: with how many cases it is enough that none got worse.
 
     Returns:
-        *failed* if the drop is both larger than that and significant, *passed* if it is not larger and either none of enough cases got
-        worse or a larger one is excluded, else *undecided*.
+        *failed* if the drop is both larger than that and significant, *passed* if a larger one is excluded, else *undecided*. Of versions
+        that are worse by more than that, at most one less the confidence pass, near a ceiling, too.
     """
-    small = -paired.difference <= max_drop + TOLERANCE
-    if not small:
-        return "failed" if p_adjusted <= 1 - confidence + TOLERANCE else "undecided"
-    unharmed = not paired.worse and paired.cases >= no_worse_from
-    return "passed" if unharmed or -paired.low <= max_drop + TOLERANCE else "undecided"
+    if -paired.low <= max_drop + TOLERANCE:
+        return "passed"
+    larger = -paired.difference > max_drop + TOLERANCE
+    return "failed" if larger and p_adjusted <= 1 - confidence + TOLERANCE else "undecided"
 
 
 def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
@@ -286,14 +285,14 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
     return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
 
 
-def check_drops(drops: Sequence[Drop], *, power: float, no_worse_from: int = NO_WORSE_FROM) -> list[Check]:
+def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
     """Return what each comparison of a policy came to, the tests among them adjusted for how many they are."""
     p_values = holm([drop.paired.p_worse for drop in drops if drop.tested])
     adjusted = iter(p_values)
-    return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power, no_worse_from) for drop in drops]
+    return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power) for drop in drops]
 
 
-def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_worse_from: int) -> Check:
+def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Check:
     paired, confidence = drop.paired, drop.target.confidence
     if drop.target.rule.use == "mean":
         return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
@@ -302,57 +301,56 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float, no_wo
         finding = f"{counted(paired.cases, 'case')} are too few to show a drop at {format_percent(confidence)} confidence"
         return drop.check("undecided", f"{finding}: at least {fewest} are needed", needed=fewest)
     p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
-    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted, no_worse_from=no_worse_from):
+    match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted):
         case "passed":
             return drop.check("passed", _why_passed(drop), p_adjusted)
         case "failed":
             return drop.check("failed", f"{drop.change_as_allowed} and unlikely to be chance ({p_value})", p_adjusted)
         case "undecided":
             needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
-            if drop.small and not paired.worse:
-                needed = min(needed or no_worse_from, no_worse_from)
-            return drop.check("undecided", _why_undecided(drop, p_value, needed, power, no_worse_from), p_adjusted, needed)
+            return drop.check("undecided", _why_undecided(drop, p_value, needed, power), p_adjusted, needed)
 
 
 def _why_passed(drop: Drop) -> str:
-    if not drop.paired.worse:
-        return f"{drop.change}, and no case did worse"
     most = -drop.paired.low
-    lead = f"{drop.change}, with {format_percent(drop.target.confidence)} confidence"
+    unharmed = "" if drop.paired.worse else ", and no case did worse;"
+    lead = f"{drop.change}{unharmed or ','} with {format_percent(drop.target.confidence)} confidence"
     if most < 0:
         return f"{lead} by at least {format_number(-most)}"
     return f"{lead} worse by at most {format_number(abs(most))}, within the allowed {format_exact(drop.max_drop)}"
 
 
-def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float, no_worse_from: int) -> str:
-    paired, confidence, allowed = drop.paired, drop.target.confidence, format_exact(drop.max_drop)
-    if drop.small and not paired.worse:
-        return (
-            f"{drop.change}, and no case did worse, but that is enough only from {no_worse_from} cases on (no_worse_from); a drop of"
-            f" {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
-        )
-    if not drop.small:
-        why = f"more than the allowed {allowed}, but chance could explain it ({p_value})"
+def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -> str:
+    paired, allowed, cases = drop.paired, format_exact(drop.max_drop), counted(drop.paired.cases, "case")
+    shown = ""
+    if drop.small:
+        unharmed, excluded = "" if paired.worse else ", and no case did worse", format_number(-paired.low, unlike=drop.max_drop)
+        confidence = format_percent(drop.target.confidence)
+        why = f"{unharmed}, but {cases} exclude no drop below {excluded} at {confidence} confidence, and {allowed} is allowed"
     else:
-        why = f"but a drop of {format_number(-paired.low)} is not excluded at {format_percent(confidence)} confidence, and {allowed} is allowed"
+        why = f", more than the allowed {allowed}, but chance could explain it ({p_value})"
+        least = smallest_shown(paired, confidence=drop.target.confidence, power=power)
+        shown = "" if math.isinf(least) else f"; {cases} can show a drop of {format_number(least)}"
     if needed:
         why += f"; about {counted(needed, 'case')} would decide it with {format_percent(power)} power"
-    least = smallest_shown(paired, confidence=confidence, power=power)
-    shown = "" if math.isinf(least) else f"; {counted(paired.cases, 'case')} can show a drop of {format_number(least)}"
-    return f"{drop.change}, {why}{shown}"
+    elif drop.small:
+        why += "; with this difference, no number of cases would decide it"
+    return f"{drop.change}{why}{shown}"
 
 
 def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
     """Return how many cases would decide a comparison with a chance of `power`, if they went on as those there are.
 
-    A drop larger than `max_drop` would have to be shown, a smaller one told from it. ``None``: no number of cases would do.
+    A drop larger than `max_drop` would have to be shown, or else excluded. ``None``: no number of cases would do.
     """
     lost = -paired.difference
     larger = lost > max_drop + TOLERANCE
     told = lost if larger else max_drop - lost
     if not told > TOLERANCE:
         return None
-    if larger and paired.test == "mcnemar":
+    if not larger:
+        needed = cases_to_exclude(told, paired.spread, width=paired.width - lost, confidence=confidence, power=power)
+    elif paired.test == "mcnemar":
         needed = rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
     else:
         needed = cases_needed(paired.spread, told, confidence=confidence, power=power)

@@ -28,7 +28,7 @@ def _runs(lab: Lab, wrong: int, config: dict[str, Any] | None = None) -> tuple[a
 def test_drop_interval_and_p_value_are_the_same(lab: Lab, wrong: int) -> None:
     config = {"criteria": {TRAJECTORY: 1.0}}
     first, second = _runs(lab, wrong, config)
-    policy = {"rules": {TRAJECTORY: {"max_drop": 0.05}}, "baseline": {"run": first.run_id}, "no_worse_from": 5}
+    policy = {"rules": {TRAJECTORY: {"max_drop": 0.05}}, "baseline": {"run": first.run_id}}
     (check,) = adk_eval.gate(second.run_id, policy, tracking_uri=lab.uri, raise_on_failure=False).checks
     delta = adk_eval.compare(first.run_id, second.run_id, tracking_uri=lab.uri).delta(TRAJECTORY)
     assert delta is not None

@@ -18,7 +18,7 @@ from tests.gating.policy_kit import JUDGED, cases, report_with, run_with, vote
 
 COUNT = 12
 GOOD = cases(*[0.9] * COUNT)
-COMPARED = {"rules": {RESPONSE: {"max_drop": 0.02}}, "baseline": {"alias": "champion"}, "no_worse_from": 12}
+COMPARED = {"rules": {RESPONSE: {"max_drop": 0.25}}, "baseline": {"alias": "champion"}}
 MINIMUM = {RESPONSE: {"min": 0.5}}
 TODAY = datetime.now(UTC).date()
 Change = Callable[[Evidence], Evidence]
@@ -158,12 +158,12 @@ REFUSALS: dict[str, Situation] = {
     "a slice of no tag": (part(ids=[], tags=["lamps"]), None, None, "undecided", "it has no cases"),
     "a slice that is waived": ({**part(), "waivers": [waiver(), waiver("b")]}, None, None, "undecided", "all its cases are waived"),
     # against the champion
-    "worse than the champion": (COMPARED, scores(*[0.7] * COUNT), None, "failed", RESPONSE),
+    "worse than the champion": (COMPARED, scores(*[0.6] * COUNT), None, "failed", RESPONSE),
     "worse in a slice": (
         {"slices": {"lamps": {"ids": ["[a-f]"], "rules": COMPARED["rules"]}}, "baseline": {"alias": "champion"}},
         scores(*rest(*[0.5] * 6)), None, "failed", "lamps",
     ),
-    "worse or not, nobody knows": (COMPARED, scores(*rest(0.5, 0.99, 0.99)), None, "undecided", RESPONSE),
+    "worse or not, nobody knows": (COMPARED, scores(*rest(0.1, 0.1, 0.99)), None, "undecided", RESPONSE),
     "a drop too large as measured": (
         {"rules": {RESPONSE: {"max_drop": 0.02, "use": "mean"}}, "baseline": {"alias": "champion"}},
         scores(*rest(0.5)), None, "failed", RESPONSE,
@@ -236,7 +236,7 @@ def test_a_champion_that_nobody_evaluated_is_no_measure(lab: Lab, model: str) ->
 
 def test_a_champion_judged_by_another_judge_is_no_measure(lab: Lab, model: str) -> None:
     contest = held(lab, model, evidence=judged_run)
-    policy = {"rules": {JUDGED: {"max_drop": 0.1}}, "baseline": {"alias": "champion"}, "no_worse_from": 12}
+    policy = {"rules": {JUDGED: {"max_drop": 0.25}}, "baseline": {"alias": "champion"}}
     same = promote(model, 2, run_id=lab.log(judged_run(contest.model_id)), policy=policy, dry_run=True, tracking_uri=lab.uri)
     assert same.passed
     decision = refused(lab, contest, policy, judged_run(contest.model_id, "gemini-3-pro"))
