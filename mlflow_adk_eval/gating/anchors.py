@@ -93,11 +93,14 @@ class PastRun:
 
     @cached_property
     def labelled(self) -> frozenset[tuple[str, int, int | None, str]]:
-        """The cells with a label in the calibration that was kept with the run; a turn that is ``None`` is every turn."""
+        """The cells with a label in the calibration that was kept with the run; a turn that is ``None`` is every turn.
+
+        Labels of a sample do not count. `CellSample` prefers cells whose votes were split, and those vote otherwise the next time with the same judge.
+        """
         with suppress(InputError, ValueError):
             if text := self.store.artifact(self.run_id, CALIBRATION):
-                labels = load_calibration(from_json(text)).labelled
-                mine = (one for one in labels if one.run_id in (None, self.run_id))
+                found = load_calibration(from_json(text))
+                mine = (one for one in found.labelled if one.run_id in (None, self.run_id) and found.sampled is None)
                 return frozenset((one.eval_id, one.run_index, one.invocation_index, one.criterion) for one in mine)
         return frozenset()
 

@@ -213,6 +213,14 @@ def test_a_run_that_was_changed_since_is_no_source_and_the_run_says_so(lab: Lab)
     assert own.missing == (f"run {run.run_id}: the artifact adk_eval/votes/part-00000.parquet was changed after the run",)
 
 
+def test_labels_of_a_sample_that_prefers_split_votes_have_no_part_in_the_choice(lab: Lab) -> None:
+    lab = replace(lab, experiment="sampled")
+    run = lab.run(Script(), "sampled")
+    sheet = [{**row, "label": "pass"} for row in adk_eval.label_sheet(run, 20, tracking_uri=lab.uri)]
+    adk_eval.calibrate(run, sheet, log=True, tracking_uri=lab.uri)
+    assert [one.labelled for one in lab.anchors(lab.run(Script(), "after the sample")).anchors] == [False] * 5
+
+
 def test_an_invented_run_cannot_spoil_another_one(lab: Lab) -> None:
     lab = replace(lab, experiment="invented")
     genuine = lab.evidence(lab.run(Script(), "genuine"))
