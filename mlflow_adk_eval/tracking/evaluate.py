@@ -64,7 +64,7 @@ from mlflow_adk_eval.tracking.client import connect, run_named
 from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
 from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
 from mlflow_adk_eval.tracking.storable import StoreCleaner
-from mlflow_adk_eval.tracking.until_decided import Rounds, rounds_of
+from mlflow_adk_eval.tracking.until_decided import Rounds
 
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-@keywords(EvaluateArgs, Options, RunTarget, judge_setup, rounds_of)
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup, Rounds)
 def evaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -155,7 +155,7 @@ def evaluate(
         return evaluation.execute()[0]
 
 
-@keywords(EvaluateArgs, Options, RunTarget, judge_setup, rounds_of)
+@keywords(EvaluateArgs, Options, RunTarget, judge_setup, Rounds)
 async def aevaluate(
     eval_set: EvalSetSource | DatasetSource,
     agent: Any = None,
@@ -221,14 +221,14 @@ def _prepared(
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
     # 4. What was paid for before, and the plan.
-    rounds = rounds_of(**selected({**options, "policy": policy}, rounds_of))
-    if rounds:
+    rounds = Rounds(**selected({**options, "policy": policy}, Rounds))
+    if rounds.until_decided:
         if failed is not None or how.num_runs != 1 or isinstance(resolved, Recording):
             raise UsageError("until_decided: wanted a live agent, all cases (no failed=) and max_runs= instead of num_runs=")
         loaded = loaded.model_copy(update={"eval_cases": tuple(loaded.eval_cases)})
     with opened(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
         evaluation = LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
-        evaluation.rounds = rounds
+        evaluation.rounds = rounds if rounds.until_decided else None
         yield evaluation
 
 

@@ -6,11 +6,11 @@ looks at the run later. Nothing depends on whom it is that looks, or when: see `
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, chain, product
 
 import anyio.to_thread
 
@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset.models import SetDigest
 from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
-from mlflow_adk_eval.gating.registry import MlflowStore, store_at
+from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide_so_far
 from mlflow_adk_eval.results.decision import Decision
@@ -42,26 +42,40 @@ _SAME_RUNS = ("case_pass_rate", "flaky_rate")
 """Measures that are comparable only between runs with as many runs of each case."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Rounds:
-    """How an evaluation goes on until it is decided."""
+    """The rounds of one evaluation. Making it refuses what cannot be decided, before anything is paid for."""
 
-    policy: Policy
+    policy: Policy | None = None
+    until_decided: bool = False
+    """Whether there are rounds at all."""
     max_runs: int = 1
     max_conversations: int | None = None
     model: str | None = None
-    """The registered model of the policy's baseline, where the policy names none."""
     on_round: Callable[[str], None] | None = None
     tracking_uri: str | None = None
+    so_far: UntilDecided = field(init=False)
+    """How the rounds went."""
+    _ends: list[int] = field(init=False)
+    """After how many cases a round may end: those of one content go together."""
+    _count: int = field(init=False, default=_FIRST)
+    _runs: int = field(init=False, default=1)
+    _results: dict[tuple[str, int], CaseResult] = field(init=False, default_factory=dict[tuple[str, int], CaseResult])
+    _compared: tuple[datetime, Baseline | None, CheckedCalibration | None] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be decided, before anything is paid for.
+        """Check everything.
 
         Raises:
-            UsageError: if a number is none, or the baseline's model or version does not exist.
+            UsageError: if something is missing or is wrong, or the baseline's model or version does not exist.
         """
-        for name in ("max_runs", "max_conversations"):
-            value = getattr(self, name)
+        if not self.until_decided:
+            if self.max_runs != 1 or self.max_conversations is not None:
+                raise UsageError("max_runs and max_conversations limit until_decided=True (--until-decided), which is not set")
+            return
+        if self.policy is None:
+            raise UsageError("until_decided: wanted the policy to decide by; set policy= (--policy FILE)")
+        for name, value in (("max_runs", self.max_runs), ("max_conversations", self.max_conversations)):
             if value is not None and (type(value) is not int or value < 1):
                 raise UsageError(f"{name}={value!r}: wanted a whole number of at least 1")
         for _, measure, rule in self.policy.all_rules():
@@ -69,169 +83,104 @@ class Rounds:
                 raise UsageError(f"max_runs={self.max_runs}: max_drop of {measure} compares only runs with as many runs of each case")
         if self.policy.compares:
             with store_at(self.tracking_uri) as store:  # nothing is selected for a run that has no results
-                self.search(store)(ExaminedRun(evidence=Evidence(run_id="", status="RUNNING"), problems=()))
+                nothing = ExaminedRun(evidence=Evidence(run_id="", status="RUNNING"), problems=())
+                BaselineSearch(store=store, policy=self.policy, model=self.model)(nothing)
 
-    def search(self, store: MlflowStore) -> BaselineSearch:
-        """Return what finds the baseline."""
-        return BaselineSearch(store=store, policy=self.policy, model=self.model)
-
-    async def evaluate(self, planned: Evaluation, parts: InParts, store: ConversationCache | None, then: Then | None = None) -> Report:
+    async def evaluate(self, planned: Evaluation, parts: InParts, store: ConversationCache | None, then: Then | None) -> Report:
         """Have conversations and judge them, round by round, and return the report on those there are."""
-        rounds = _Rounds(self, planned, store)
-        report = await planned.execute(store, parts, lambda: rounds.go_on(parts), then)
-        return replace(report, eval_set=rounds.eval_set(), until_decided=rounds.so_far(), notes=(*report.notes, *rounds.told))
-
-
-def rounds_of(
-    policy: Policy | None = None,
-    *,
-    until_decided: bool = False,
-    max_runs: int = 1,
-    max_conversations: int | None = None,
-    model: str | None = None,
-    on_round: Callable[[str], None] | None = None,
-    tracking_uri: str | None = None,
-) -> Rounds | None:
-    """Return how an evaluation goes on until it is decided; ``None``: it has all cases.
-
-    Raises:
-        UsageError: if something is missing, or is wrong.
-    """
-    if until_decided and policy is None:
-        raise UsageError("until_decided: wanted the policy to decide by; set policy= (--policy FILE)")
-    if policy and until_decided:
-        return Rounds(
-            policy=policy,
-            max_runs=max_runs,
-            max_conversations=max_conversations,
-            model=model,
-            on_round=on_round,
-            tracking_uri=tracking_uri,
-        )
-    if max_runs != 1 or max_conversations is not None:
-        raise UsageError("max_runs and max_conversations limit until_decided=True (--until-decided), which is not set")
-    return None
-
-
-class _Rounds:
-    """The rounds of one evaluation."""
-
-    def __init__(self, how: Rounds, planned: Evaluation, store: ConversationCache | None) -> None:
-        eval_set = planned.eval_set
+        policy, whole, told = self.policy or Policy(), planned.eval_set, list[str]()
         digest = SetDigest(planned.config.surroundings_of)
-        for case in eval_set.eval_cases:
+        for case in whole.eval_cases:
             digest.add(case)
-        groups = order_of(eval_set.eval_ids, digest.text, how.policy.must_pass, digest.copies)
-        self.order = tuple(eval_id for group in groups for eval_id in group)
-        self._ends = list(accumulate(map(len, groups)))
-        """After how many cases a round may end: those of one content go together."""
-        self._how, self._planned, self._store = how, planned, store
-        self._results: dict[tuple[str, int], CaseResult] = {}
-        self._compared: tuple[datetime, Baseline | None, CheckedCalibration | None] | None = None
-        self._rounds: list[Round] = []
-        self._stopped = ""
-        self._count, self._runs = 0, 1
-        self.told: list[str] = []
-        """What there is to tell of each round."""
-
-    def eval_set(self) -> EvalSet:
-        """Return the eval set of the cases so far."""
-        return select(self._planned.eval_set, self.order[: self._count])
-
-    def so_far(self) -> UntilDecided:
-        """Return how the rounds went."""
-        had = set(self.order[: self._count])
-        left = tuple((place, case) for place, case in enumerate(self._planned.eval_set.eval_cases) if case.eval_id not in had)
-        baseline = self._compared[1] if self._compared else None
-        compared = baseline.run.evidence.sha256 if baseline and baseline.run else ""
-        return UntilDecided(
-            policy_sha256=self._how.policy.digest(),
-            baseline_sha256=compared,
-            order=self.order,
-            rounds=tuple(self._rounds),
-            stopped=self._stopped,
-            left=left,
+        groups = order_of(whole.eval_ids, digest.text, policy.must_pass, digest.copies)
+        order, self._ends = tuple(chain.from_iterable(groups)), list(accumulate(map(len, groups)))
+        self.so_far = UntilDecided(policy_sha256=policy.digest(), order=order)
+        self._count = max(
+            [min(_FIRST, self.max_conversations or _FIRST), *(order.index(eval_id) + 1 for eval_id in policy.must_pass if eval_id in order)]
         )
+        evaluated = whole
 
-    async def go_on(self, parts: InParts) -> None:
-        """Go on until nothing is open, or nothing more may be spent; then hand over the results."""
-        must_pass = set(self._how.policy.must_pass).intersection(self.order)
-        self._count = self._whole_groups(max(_FIRST, max((self.order.index(eval_id) + 1 for eval_id in must_pass), default=0)))
-        while not self._stopped:
-            await self._round()
-            decision = await anyio.to_thread.run_sync(self._look)
-            self._rounds.append(Round(self._count, self._runs, decision.open))
-            done = counted(self._count, "case") if self._count == len(self.order) else f"{self._count:,} of {len(self.order):,} cases"
-            times = f", run {self._runs}" if self._runs > 1 else ""
-            still = f"{', '.join(decision.open)} open" if decision.open else "nothing open"
-            self.told.append(f"round {len(self._rounds)}: {done}{times}; {still}")
-            if self._how.on_round:
-                self._how.on_round(self.told[-1])
-            self._next(decision)
-        self._planned.num_runs = self._runs
-        for case in self.eval_set().eval_cases:
-            parts.add(case, [self._results[case.eval_id, run] for run in range(self._runs)])
+        async def go_on() -> None:
+            nonlocal evaluated
+            while not self.so_far.stopped:
+                self._count = next((end for end in self._ends if end >= self._count), len(order))
+                had = frozenset(order[: self._count])
+                left = tuple((place, case) for place, case in enumerate(whole.eval_cases) if case.eval_id not in had)
+                evaluated, self.so_far = select(whole, had), replace(self.so_far, left=left)
+                await self._have(planned, evaluated, store)
+                decision = await anyio.to_thread.run_sync(self._look, planned, evaluated, policy)
+                rounds = (*self.so_far.rounds, Round(self._count, self._runs, decision.open))
+                self.so_far = replace(self.so_far, rounds=rounds)
+                again = f", run {self._runs}" if self._runs > 1 else ""
+                still = f"{', '.join(decision.open) or 'nothing'} open"
+                told.append(f"round {len(rounds)}: {self._count:,} of {counted(len(order), 'case')}{again}; {still}")
+                if self.on_round:
+                    self.on_round(told[-1])
+                self.so_far = replace(self.so_far, stopped=self._next(decision))
+            planned.num_runs = self._runs
+            for case in evaluated.eval_cases:
+                parts.add(case, [self._results[case.eval_id, run] for run in range(self._runs)])
 
-    def _whole_groups(self, count: int) -> int:
-        return next((end for end in self._ends if end >= count), len(self.order))
+        report = await planned.execute(store, parts, go_on, then)
+        return replace(report, eval_set=evaluated, until_decided=self.so_far, notes=(*report.notes, *told))
 
-    async def _round(self) -> None:
-        """Execute the cases of this round that have no result."""
-        executor, options = self._planned.executor, self._planned.executor.options
-        cases = [
-            (case, run) for case in self.eval_set().eval_cases for run in range(self._runs) if (case.eval_id, run) not in self._results
-        ]
-        total = len(self._results) + len(cases)
+    async def _have(self, planned: Evaluation, evaluated: EvalSet, store: ConversationCache | None) -> None:
+        """Execute the case runs of this round that have no result."""
+        executor, progress = planned.executor, planned.executor.options.progress
+        wanted = product(evaluated.eval_cases, range(self._runs))
+        items = [(case, run) for case, run in wanted if (case.eval_id, run) not in self._results]
+        total = len(self._results) + len(items)
 
         async def work(item: tuple[EvalCase, int]) -> None:
             case, run = item
-            executed = await executor.execute(self._planned, case, run, self._store)
-            self._results[case.eval_id, run] = executed.result
-            if options.progress:
-                options.progress(len(self._results), total)
+            self._results[case.eval_id, run] = (await executor.execute(planned, case, run, store)).result
+            if progress:
+                progress(len(self._results), total)
 
-        await each(work, cases, limit=max(1, min(executor.limit, len(cases))))
+        await each(work, items, limit=max(1, min(executor.limit, len(items))))
 
-    def _look(self) -> Decision:
+    def _look(self, planned: Evaluation, evaluated: EvalSet, policy: Policy) -> Decision:
         """Return what the gate says of the results so far."""
-        cases = CasesInMemory(self._results[case.eval_id, run] for case in self.eval_set().eval_cases for run in range(self._runs))
-        planned, baseline = self._planned, self._planned.executor.options.baseline
+        baseline = planned.executor.options.baseline
         report = Report(
-            eval_set=self.eval_set(),
+            eval_set=evaluated,
             config=planned.config,
-            cases=cases,
+            cases=CasesInMemory(self._results[case.eval_id, run] for case, run in product(evaluated.eval_cases, range(self._runs))),
             num_runs=self._runs,
             judging=planned.executor.judges.usage(),
             baseline=baseline.name if baseline and planned.plan.pairwise else "",
-            until_decided=self.so_far(),
+            until_decided=self.so_far,
         )
-        run, policy = examine(evidence_of_report(report)), self._how.policy
+        run = examine(evidence_of_report(report))
         if self._compared is None:
-            with store_at(self._how.tracking_uri) as store:
-                self._compared = store.clock(), self._how.search(store)(run), store.calibration(policy, run)
+            with store_at(self.tracking_uri) as store:
+                found = BaselineSearch(store=store, policy=policy, model=self.model)(run)
+                self._compared = store.clock(), found, store.calibration(policy, run)
+            if found and found.run:
+                self.so_far = replace(self.so_far, baseline_sha256=found.run.evidence.sha256)
         now, compared, measured = self._compared
         unsigned = policy.model_copy(update={"attestation": None})  # which comes once the run has ended
         return decide_so_far(run, unsigned, now=now, baseline=compared, measured=measured)
 
-    def _next(self, decision: Decision) -> None:
-        """Choose how far the next round goes, or say why there is none."""
-        most, count = self._how.max_conversations, self._count
-        failed = [check.title for check in decision.checks if check.verdict == "failed"]
-        if failed:
-            self._stopped = f"decided: {failed[0]} failed"
-        elif not decision.open:
-            open_for_good = [check.reason for check in decision.checks if check.verdict == "undecided"]
-            why = open_for_good or ([] if decision.passed else list(decision.reasons))
-            self._stopped = f"more cases cannot decide it: {why[0]}" if why else "decided: every demand is met"
-        elif count < len(self.order):
-            self._count = self._whole_groups(math.ceil(count * _GROWTH))
-            if most is not None and self._count > most:
-                self._count = max((end for end in self._ends if end <= most), default=0)
-            if self._count <= count:
-                self._count, self._stopped = count, f"the budget of {counted(most or 0, 'conversation')} is used up"
-        elif self._runs == self._how.max_runs:
-            self._stopped = f"every case ran {counted(self._runs, 'time')}, as often as max_runs allows"
-        elif most is not None and count * (self._runs + 1) > most:
-            self._stopped = f"the budget of {counted(most, 'conversation')} is used up"
-        else:
-            self._runs += 1
+    def _next(self, decision: Decision) -> str:
+        """Choose how far the next round goes, or return why there is none."""
+        most = self.max_conversations or sys.maxsize
+        spent = f"the budget of {counted(most, 'conversation')} is used up"
+        if failed := [check.title for check in decision.checks if check.verdict == "failed"]:
+            return f"decided: {failed[0]} failed"
+        if not decision.open:
+            reasons = [check.reason for check in decision.checks if check.verdict == "undecided"]
+            why = reasons or ([] if decision.passed else list(decision.reasons))
+            return f"more cases cannot decide it: {why[0]}" if why else "decided: every demand is met"
+        if self._count < self._ends[-1]:
+            following = next((end for end in self._ends if end >= self._count * _GROWTH), self._ends[-1])
+            following = max(end for end in self._ends if end <= max(self._count, min(following, most)))
+            stopped = spent if following == self._count else ""
+            self._count = following
+            return stopped
+        if self._runs == self.max_runs:
+            return f"every case ran {counted(self._runs, 'time')}, as often as max_runs allows"
+        if self._count * (self._runs + 1) > most:
+            return spent
+        self._runs += 1
+        return ""

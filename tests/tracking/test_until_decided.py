@@ -179,6 +179,16 @@ def twice(report: Report) -> Report:
     return replace(report, cases=CasesInMemory(again), num_runs=2)
 
 
+def before_what_must_pass(report: Report) -> Report:
+    """Stop after the first case, of those two that must pass."""
+    assert report.until_decided is not None
+    first, whole = report.until_decided.order[0], report.whole
+    left = tuple((at, case) for at, case in enumerate(whole.eval_cases) if case.eval_id != first)
+    kept = report.cases.changed(lambda case: case if case.eval_id == first else None)
+    how = replace(report.until_decided, left=left, rounds=(Round(1, 1, ("response_match_score max_drop 0.25",)),))
+    return replace(report, eval_set=select(whole, [first]), cases=kept, until_decided=how)
+
+
 FORGERIES: dict[str, tuple[Forgery, str]] = {
     "a case left out": (without_a_case, "it leaves out"),
     "another order": (reordered, "not run in the order"),
@@ -187,6 +197,7 @@ FORGERIES: dict[str, tuple[Forgery, str]] = {
     "rounds of other sizes": (changed(rounds=(Round(45, 1, ()),)), "do not lead to 20 cases"),
     "an open rule hidden": (changed(rounds=(Round(20, 1, ("response_match_score max_drop 0.25",)),)), "the results say nothing"),
     "another baseline": (changed(baseline_sha256="0" * 64), "run it again"),
+    "a case that must pass not reached": (before_what_must_pass, "which must pass"),
     "another policy": (changed(policy_sha256="0" * 64), "another policy"),
     "a case forgotten": (changed(left=()), "is not the evaluated one"),
 }

@@ -225,6 +225,9 @@ def sequence_problems(
     if absent := [eval_id for eval_id in order[: len(evaluated)] if eval_id not in evaluated]:
         yield f"the run does not have the first {counted(len(evaluated), 'case')} of its order: it leaves out {absent[0]!r}"
         return
+    if skipped := [eval_id for eval_id in policy.must_pass if eval_id in order and eval_id not in evaluated]:
+        yield f"the run stopped before it came to {skipped[0]!r}, which must pass"
+        return
     steps = [(one.runs, one.cases) for one in rounds]
     whole = all(one.cases in ends and (one.runs == 1 or one.cases == len(order)) for one in rounds)
     here = run.documents.num_runs, len(evaluated)
@@ -238,7 +241,6 @@ def sequence_problems(
         return
     if decided := next((number for number, one in enumerate(rounds[:-1], start=1) if not one.open), 0):
         yield f"the run went on after round {decided}, although it says that nothing was open"
-        return
     if found.baseline_sha256 != baseline_sha256:
         then, now = (f"evidence {sha256[:12]}…" if sha256 else "nothing" for sha256 in (found.baseline_sha256, baseline_sha256))
         yield f"the run stopped when it was compared with {then}, but it is compared with {now} now; run it again (its conversations are in the ledger)"
