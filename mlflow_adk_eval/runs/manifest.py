@@ -26,6 +26,8 @@ from mlflow_adk_eval.text import few
 
 FAILED_OF = "adk_eval.failed_of"
 """The parameter of a run that has only the cases that did not pass in an earlier one: the id of that one."""
+AGENT_MODELS = "adk_eval.agent.models"
+"""The parameter that lists the models that the agent names, separated by `` | ``."""
 UNTIL_DECIDED = "adk_eval.until_decided"
 """The parameter of a run that evaluated until it was decided: how many of the cases it has."""
 _LONGEST = 200

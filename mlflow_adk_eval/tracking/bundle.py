@@ -14,7 +14,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -52,7 +52,16 @@ from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.anchors import ANCHORS, ANCHORS_PARAM
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
 from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
-from mlflow_adk_eval.runs.manifest import FOLDER, UNTIL_DECIDED, Evidence, key_of_criterion, recomputed_metrics, rounded_metric, sha256
+from mlflow_adk_eval.runs.manifest import (
+    AGENT_MODELS,
+    FOLDER,
+    UNTIL_DECIDED,
+    Evidence,
+    key_of_criterion,
+    recomputed_metrics,
+    rounded_metric,
+    sha256,
+)
 from mlflow_adk_eval.runs.parts import SCHEMA
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.tracking.storable import (
@@ -424,7 +433,7 @@ def evidence_of_report(report: Report) -> Evidence:
     )
 
 
-def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: str = "") -> dict[str, str]:
+def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: str = "", models: Collection[str] = ()) -> dict[str, str]:
     """Return the parameters of a run that are known before the agent is called.
 
     Args:
@@ -432,6 +441,7 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
         digest: the digest of the eval set.
         model_id: the LoggedModel that is evaluated.
         source_sha256: the hash of the agent's source; empty where that is not known.
+        models: the models that the agent names.
     """
     params: dict[str, str] = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
     params |= {
@@ -440,6 +450,7 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
         "adk_eval.config_digest": config.digest(),
         "adk_eval.model_id": model_id,
         **({SOURCE_PARAM: source_sha256} if source_sha256 else {}),
+        **({AGENT_MODELS: _joined(models)} if models else {}),
         "adk_eval.version.python": platform.python_version(),
     }
     for name, listed in config.by_criterion.items():

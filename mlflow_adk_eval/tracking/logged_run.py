@@ -34,6 +34,7 @@ from mlflow_adk_eval.errors import AdkEvalError, AttestationError, TrackingError
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation import EvaluatedAgent, evaluation_statement, path_of, sealed
+from mlflow_adk_eval.judge.family import self_preference
 from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
@@ -160,7 +161,7 @@ class LoggedRun:
             self.agent = find_version(
                 self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id, source=source
             )
-        self.params = start_params(config, digest, self.agent.model_id, source.sha256)
+        self.params = start_params(config, digest, self.agent.model_id, source.sha256, source.models)
         """What is known before the agent is called, as parameters."""
         self.params |= {name: value for name, value in self.agent.tags.items() if not name.startswith("mlflow.")}
         if target.failed_of:
@@ -290,7 +291,8 @@ class LoggedRun:
         Raises:
             TrackingError: if MLflow does not accept it. The message names the folder that holds everything then.
         """
-        report = replace(report, notes=(*report.notes, *self.agent.notes))
+        alike = self_preference(report.judging.models if report.judging else (), self.agent.source.models)
+        report = replace(report, notes=(*report.notes, *self.agent.notes, *([alike] if alike else [])))
         try:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
             with no_collection():

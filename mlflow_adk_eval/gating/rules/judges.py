@@ -17,9 +17,10 @@ from mlflow_adk_eval.gating.calibration import CheckedCalibration, judge_keys
 from mlflow_adk_eval.gating.policy.model import HostedModel, JudgeDemand, Policy, format_age
 from mlflow_adk_eval.gating.rules.checks import format_exact, format_percent
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
+from mlflow_adk_eval.judge.family import self_preference
 from mlflow_adk_eval.judge.hosts import is_among, is_own_host
 from mlflow_adk_eval.runs.examined import ReadableRun
-from mlflow_adk_eval.runs.manifest import key_of_criterion
+from mlflow_adk_eval.runs.manifest import AGENT_MODELS, key_of_criterion
 from mlflow_adk_eval.text import few
 
 SKEW = timedelta(minutes=5)
@@ -137,7 +138,9 @@ def judge_notes(trust: JudgeTrust) -> list[str]:
     """Return in a line for each judged criterion how far its judge is known, and how many of its votes are from other evaluations."""
     judged = judged_criteria(trust.run.documents.config)
     found = [trust.reused(name) for name in judged]
-    return [*map(trust.line, judged), *(told for _, reused, told in found if reused)]
+    asked, agents = (trust.run.evidence.params.get(key, "").split(" | ") for key in ("adk_eval.judge_model", AGENT_MODELS))
+    alike = self_preference(asked, agents)
+    return [*map(trust.line, judged), *(told for _, reused, told in found if reused), *([alike] if alike and judged else [])]
 
 
 def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Iterator[str]:

@@ -201,6 +201,17 @@ def test_labels_that_agree_where_the_judge_itself_is_unsure_look_copied() -> Non
     assert "copied" not in told((20, 1, 10, 0), 6)
 
 
+def test_a_judge_of_the_agents_own_family_is_told() -> None:
+    def told(agent: str) -> list[str]:
+        decision = decide_on(judged(**{"adk_eval.agent.models": agent}), policy(rules={JUDGED: {"min": 0.1}}))
+        assert decision.passed
+        return [note for note in decision.notes if "one family" in note]
+
+    assert told("gpt-4o") == told("my-own") == []
+    (note,) = told("gpt-4o | gemini-2.0-flash")
+    assert note.startswith("the judge gemini-2.5-flash and the agent's model gemini-2.0-flash are of one family, and models tend to prefer")
+
+
 def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
     decision = decide_on(judged(), policy(rules={JUDGED: {"min": 0.1}}, calibration=calibration, judge={"calibrated": True}))
