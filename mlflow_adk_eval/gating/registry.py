@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
     from mlflow_adk_eval.gating.calibration import CheckedCalibration
+    from mlflow_adk_eval.gating.drift import JudgeDrift
 
 _CLAIMS_RUN, _CLAIMS_MODEL = f"{TAG}.claim_log", f"{TAG}.model"
 """The tags of an experiment that name the run with the claims, which is also a tag of the registered model, and the hash of that model's name."""
@@ -139,6 +140,7 @@ class MlflowStore:
         self._repositories: dict[str, ArtifactRepository] = {}
         self._experiments: dict[str, str] = {}
         """The experiment of each run that was read."""
+        self._drift: dict[tuple[str, datetime], JudgeDrift] = {}
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds.
@@ -257,6 +259,25 @@ class MlflowStore:
         from mlflow_adk_eval.gating.calibration import check_calibration  # noqa: PLC0415
 
         return check_calibration(load_calibration(policy.calibration), self.evidence, policy.attestation, run)
+
+    def drift(self, run: ExaminedRun, now: datetime) -> JudgeDrift | None:
+        """Return how the judges of a run changed, by what is known at a moment; ``None`` if no judge decided."""
+        if not isinstance(run, ReadableRun) or not judged_criteria(run.documents.config):
+            return None
+        from mlflow_adk_eval.gating.drift import drift_in  # noqa: PLC0415 - as above
+
+        if (run.evidence.run_id, now) not in self._drift:
+            self._drift[run.evidence.run_id, now] = drift_in(self, run, now)
+        return self._drift[run.evidence.run_id, now]
+
+    def stage(self, run_id: str) -> str:
+        """Return whether a run is ``active`` or ``deleted``.
+
+        Raises:
+            UsageError: if there is no such run.
+        """
+        with existing(f"run {run_id!r}"):
+            return str(self.client.get_run(run_id).info.lifecycle_stage)
 
     def evaluations(self, model_id: str, digest: str, *, beside: str = "") -> list[str]:
         """Return the complete runs about a LoggedModel on an eval set, newest first: in its experiment, and in that of the run `beside`."""
@@ -543,13 +564,14 @@ class MlflowStore:
             OSError: if MLflow accepts it and does not have it: a page before the server may answer in its place.
         """
         location, text = record.location, record.text()
-        with self._permitted("experiment", self._experiment_of(location.run_id), f"store the promotion record in run {location.run_id}"):
+        with self._permitted("experiment", self.experiment_of(location.run_id), f"store the promotion record in run {location.run_id}"):
             if self.signer:
                 statement = decision_statement(location, text.encode())
                 self._keep(location.run_id, location.path + ENVELOPE, self.signer.seal(statement.to_json(), PAYLOAD_TYPE))
             self._keep(location.run_id, location.path, text)
 
-    def _experiment_of(self, run_id: str) -> str:
+    def experiment_of(self, run_id: str) -> str:
+        """Return the id of the experiment of a run."""
         return self._experiments.get(run_id) or str(self.client.get_run(run_id).info.experiment_id)
 
     def _keep(self, run_id: str, path: str, text: str) -> None:
@@ -575,7 +597,7 @@ class MlflowStore:
         """
         target = record.target
         with existing(str(target)):
-            experiment_id = self._experiment_of(record.decision.run_id)
+            experiment_id = self.experiment_of(record.decision.run_id)
             before = self.client.get_model_version(target.name, target.version).description or ""
             self.client.update_model_version(target.name, target.version, description(record, experiment_id, before))
 

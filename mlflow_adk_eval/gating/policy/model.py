@@ -152,6 +152,11 @@ class JudgeDemand(_Part):
     max_reused: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = Field(
         default=None, description="The largest share of a criterion's votes that may be reused from other evaluations."
     )
+    max_drift: Share | None = Field(
+        default=None,
+        description="The size, as a share of the scale, from which on a change of the judge leaves undecided what it comes between: run and"
+        " baseline, or run and labels.",
+    )
     use: Literal["mean", "ci_low"] = Field(
         default="mean",
         description="The number to compare with these minimums: mean (as measured) or ci_low (the lower bound of its interval).",
@@ -376,8 +381,8 @@ class JudgePin(JudgeDemand):
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         yield from super()._contradictions()
-        if self.models is None and not self.demands and self.most_reused is None:
-            yield _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused or calibrated: true")
+        if self.models is None and not self.demands and self.most_reused is None and self.max_drift is None:
+            yield _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused, max_drift or calibrated: true")
 
 
 class IdentityPin(Settings):

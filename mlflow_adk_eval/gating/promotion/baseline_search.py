@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
@@ -247,7 +248,13 @@ class BaselineSearch:
         """Return why a run cannot stand for the baseline."""
         run = self._examine(run_id)
         about = agent_problems(run.evidence, ref.model_id) if ref.model_id else []
-        return [f"run {run_id}: {problem}" for problem in about] or incomparable(candidate, run, self.policy)
+        return [f"run {run_id}: {problem}" for problem in about] or incomparable(candidate, run, self.policy, self._drift(candidate))
+
+    def _drift(self, candidate: ExaminedRun) -> JudgeDrift | None:
+        """Return how the judges of a candidate changed, where the policy minds."""
+        demands = (self.policy.judge, *(rule.judge for _, _, rule in self.policy.all_rules()))
+        minds = any(demand and demand.max_drift is not None for demand in demands)
+        return self.store.drift(candidate, self.store.clock()) if minds else None
 
     def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
         """Yield what else can be compared where the policy demands an attestation, which those runs then have."""
@@ -302,7 +309,9 @@ class BaselineSearch:
     def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
         """Return why a candidate cannot pass, whatever it is compared with."""
         measured, now = self.store.calibration(self.policy, candidate), self.store.clock()
-        decision = decide(candidate, self.policy, baseline=_none(ref, _PENDING), now=now, measured=measured)
+        decision = decide(
+            candidate, self.policy, baseline=_none(ref, _PENDING), now=now, measured=measured, drift=self.store.drift(candidate, now)
+        )
         reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
         if (target := self.candidate) is not None:
             reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)

@@ -196,7 +196,7 @@ def verify_version(
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
-    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place)
+    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=store.drift(run, at))
     held = _held_out_today(store, record)
     if today.passed and isinstance(held, HeldOut):
         held_measured = store.calibration(policy_of(record.policy), held.run)
@@ -210,7 +210,8 @@ def verify_version(
     if decision.passed and policy is not None:
         compared = _baseline_for(policy, record, baseline)
         now = store.clock()
-        decision = decide(run, policy, baseline=compared, now=now, measured=store.calibration(policy, run), attempt=place)
+        measured, drift = store.calibration(policy, run), store.drift(run, now)
+        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
             decision = with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
         if not decision.passed:

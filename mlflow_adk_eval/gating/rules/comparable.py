@@ -16,6 +16,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.gating.attestation import attestation_problems
+from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion.record import VersionId
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
@@ -75,7 +76,7 @@ Reevaluate = Callable[[ReevaluationRequest], str]
 """Evaluates a baseline again and returns the id of the run. A `UsageError` says why that cannot be done."""
 
 
-def incomparable(candidate: ExaminedRun, baseline: ExaminedRun, policy: Policy) -> list[str]:
+def incomparable(candidate: ExaminedRun, baseline: ExaminedRun, policy: Policy, drift: JudgeDrift | None = None) -> list[str]:
     """Return why the rules of a policy cannot compare a run with that of a baseline; nothing if the candidate cannot be read itself."""
     if not isinstance(candidate, ReadableRun):
         return []
@@ -83,11 +84,11 @@ def incomparable(candidate: ExaminedRun, baseline: ExaminedRun, policy: Policy) 
     doubts = (*baseline.problems, *attestation_problems(policy.attestation, baseline.evidence))
     problems = [f"run {run_id}: {problem}" for problem in doubts]
     if isinstance(baseline, ReadableRun):
-        problems += [f"run {run_id} {difference}" for difference in _differences(candidate, baseline, policy)]
+        problems += [f"run {run_id} {difference}" for difference in _differences(candidate, baseline, policy, drift)]
     return problems
 
 
-def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy) -> Iterator[str]:
+def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, drift: JudgeDrift | None) -> Iterator[str]:
     """Yield how the baseline's run differs in what matters, each without its subject."""
     new, old = (run.evidence.params.get("adk_eval.eval_set_digest", "") for run in (candidate, baseline))
     if new != old:
@@ -96,6 +97,7 @@ def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy) 
     measures = list(dict.fromkeys(measure for _, measure, rule in policy.all_rules() if rule.max_drop is not None))
     for criterion in dict.fromkeys(found for measure in measures for found in criteria_behind(measure, candidate.report)):
         yield from _other_criterion(candidate, baseline, criterion)
+    yield from dict.fromkeys(_drifted(candidate, baseline, policy, drift) if drift else ())
     runs, former_runs = candidate.documents.num_runs, baseline.documents.num_runs
     for measure in measures:
         if measure in ("case_pass_rate", "flaky_rate") and runs != former_runs:
@@ -132,6 +134,16 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
         yield from _other_params(candidate, baseline, prompt_keys(criterion), f"used a different judge prompt for {criterion}")
     if settings and criterion in CRITERIA and "baseline" in CRITERIA[criterion].needs:
         yield from _other_params(candidate, baseline, ["adk_eval.baseline"], f"has a different baseline for {criterion}", both=False)
+
+
+def _drifted(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, drift: JudgeDrift) -> Iterator[str]:
+    """Yield changes of judges between two runs that a policy does not allow where it compares them."""
+    for measure, rule in ((measure, rule) for _, measure, rule in policy.all_rules() if rule.max_drop is not None):
+        allowed = [demand.max_drift for demand in (policy.judge, rule.judge) if demand and demand.max_drift is not None]
+        for criterion in criteria_behind(measure, candidate.report) if allowed else ():
+            moments = [*drift.moments(candidate, criterion), *drift.moments(baseline, criterion)]
+            for change in drift.between(criterion, min(allowed), moments):
+                yield f"has verdicts of {criterion} from the other side of a change: {change}; judge both afresh since then, with --ledger off"
 
 
 def _changed(new: EvalConfig, old: EvalConfig, eval_ids: Iterable[str], criterion: str) -> list[str]:
@@ -179,7 +191,9 @@ class ResolvedBaseline:
     sha256: str = ""
 
 
-def resolve_baseline(candidate: ReadableRun, policy: Policy, baseline: Baseline | None, waived: WaivedSubset) -> ResolvedBaseline:
+def resolve_baseline(
+    candidate: ReadableRun, policy: Policy, baseline: Baseline | None, waived: WaivedSubset, drift: JudgeDrift | None = None
+) -> ResolvedBaseline:
     """Return what a policy compares a run with."""
     if policy.baseline is None or not policy.compares:
         idle = "the policy names a baseline, but no rule has a max_drop, so nothing was compared"
@@ -197,7 +211,7 @@ def resolve_baseline(candidate: ReadableRun, policy: Policy, baseline: Baseline 
     else:
         resolved = ResolvedBaseline(name=baseline.name, run_id=run.evidence.run_id, sha256=run.evidence.sha256)
         if resolved.run_id != candidate.evidence.run_id:
-            problems = incomparable(candidate, run, policy)
+            problems = incomparable(candidate, run, policy, drift)
             if problems or not isinstance(run, ReadableRun):
                 return replace(resolved, problems=tuple(problems))
             same_agent = candidate.evidence.params.get("adk_eval.model_id") == run.evidence.params.get("adk_eval.model_id")

@@ -20,6 +20,7 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import nearest
 from mlflow_adk_eval.gating.attestation import attestation_problems, attested_end
 from mlflow_adk_eval.gating.calibration import CheckedCalibration
+from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
 from mlflow_adk_eval.gating.rules.attempts import Attempt, spent
@@ -54,6 +55,7 @@ def decide(
     baseline: Baseline | None = None,
     measured: CheckedCalibration | None = None,
     attempt: Attempt | None = None,
+    drift: JudgeDrift | None = None,
 ) -> Decision:
     """Return whether the run allows a promotion.
 
@@ -68,8 +70,9 @@ def decide(
         baseline: what the policy compares with.
         measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
         attempt: the place of this decision among all against the same champion; ``None``: they are not counted.
+        drift: how its judges changed; ``None``: that was not looked up, or no judge decides.
     """
-    decision = decide_so_far(run, policy, now=now, baseline=baseline, measured=measured, attempt=attempt)
+    decision = decide_so_far(run, policy, now=now, baseline=baseline, measured=measured, attempt=attempt, drift=drift)
     if not isinstance(run, ReadableRun) or run.report.until_decided is None:
         return decision
     looked = partial(decide_so_far, policy=policy, now=now, baseline=baseline, measured=measured)
@@ -87,6 +90,7 @@ def decide_so_far(
     baseline: Baseline | None = None,
     measured: CheckedCalibration | None = None,
     attempt: Attempt | None = None,
+    drift: JudgeDrift | None = None,
 ) -> Decision:
     """Return what `decide` says of the results that there are, however a run until decided came to have no others."""
     result = partial(
@@ -101,9 +105,9 @@ def decide_so_far(
     if measured is None and policy.calibration is not None:
         measured = CheckedCalibration(calibration=load_calibration(policy.calibration))
     now = now.astimezone(UTC)
-    trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence)
+    trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence, drift=drift)
     waived = waived_subset(policy, run.report, now)
-    report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived)
+    report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived, drift)
     share, exhausted, of_attempt = spent(policy, attempt)
     rules = apply_rules(policy, run, report, compared, trust, share)
     left = len(run.documents.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)

@@ -60,14 +60,12 @@ def policy_of(policy: Policy) -> Policy:
     """Return what a policy demands of the run of its held-out cases."""
     if (held := policy.holdout) is None:
         return policy
-    kept = {
-        name: getattr(policy, name)
-        for name in ("name", "judge", "attestation", "max_age", "confidence", "power", "baseline", "calibration")
-    }
+    kept = {name: getattr(policy, name) for name in ("name", "attestation", "max_age", "confidence", "power", "baseline", "calibration")}
     # What a config says of single cases differs, so `with_holdout` compares the rest instead of its digest.
     config = policy.config and policy.config.model_copy(update={"digest": None})
     rules = {_MEASURE: Rule.model_construct(min=held.min, max_drop=held.max_drop)}
-    return Policy.model_construct(**kept, config=config, rules=rules, attempts=Attempts(spend=held.uses))
+    judge = policy.judge and policy.judge.model_copy(update={"max_drift": None})  # both agents were judged one after the other
+    return Policy.model_construct(**kept, judge=judge, config=config, rules=rules, attempts=Attempts(spend=held.uses))
 
 
 def with_holdout(

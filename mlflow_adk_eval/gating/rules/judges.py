@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from mlflow_adk_eval.analysis.calibration.calibration import Labelled, calibration_problems
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.gating.calibration import CheckedCalibration, judge_keys
+from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import HostedModel, JudgeDemand, Policy, format_age
 from mlflow_adk_eval.gating.rules.checks import format_exact, format_percent
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
@@ -40,6 +41,8 @@ class JudgeTrust:
     measured: CheckedCalibration | None
     now: datetime
     confidence: float
+    drift: JudgeDrift | None = None
+    """``None``: nobody looked."""
 
     def judge_of(self, criterion: str) -> str:
         """Return how sentences call the judge of a criterion."""
@@ -102,6 +105,8 @@ class JudgeTrust:
         if demand.most_reused is not None and reused > demand.most_reused * votes:
             allowed = f"{format_percent(demand.most_reused)} of them" if demand.most_reused else "none"
             yield f"{reused_votes}, but the policy allows {allowed}: evaluate again with --ledger off"
+        if demand.max_drift is not None:
+            yield from self._drifted(criterion, demand.max_drift)
         if not demand.demands:
             return
         if obstacle := self.obstacle(criterion):
@@ -123,6 +128,22 @@ class JudgeTrust:
             if (least := getattr(demand, bound)) is not None:
                 yield from self._too_low(criterion, name, least, bounds=demand.use == "ci_low")
 
+    def _drifted(self, criterion: str, allowed: float) -> Iterator[str]:
+        """Yield why a judge may not be the same for all votes of the run, and for the labels of the calibration."""
+        history = self.drift.histories.get(criterion) if self.drift else None
+        if self.drift is None or history is None:
+            why = "its answers cannot be judged again" if self.drift else "nobody looked at its earlier runs"
+            yield f"{self.judge_of(criterion)} may have changed: {why}"
+            return
+        yield from (f"{self.judge_of(criterion)} may have changed: {problem}" for problem in history.problems)
+        moments = self.drift.moments(self.run, criterion)
+        for change in self.drift.between(criterion, allowed, moments):
+            yield f"{criterion}: {change}, and votes of the run are from before and after: evaluate again with --ledger off"
+        if self.measured and self.measured.calibration.criteria.get(criterion):
+            labelled = [int(one.ended_at.timestamp() * 1000) for one in self.measured.calibration.runs]
+            for change in self.drift.between(criterion, allowed, [*labelled, *moments]):
+                yield f"{criterion}: {change}, and people labelled what it said before: calibrate on a run since then"
+
     def _too_low(self, criterion: str, name: str, least: float, *, bounds: bool) -> Iterator[str]:
         rates, word = self.found(criterion).rates, _WORDS.get(name, name)
         value, interval = getattr(rates, name), getattr(rates, f"{name}_interval")(self.confidence)
@@ -135,12 +156,15 @@ class JudgeTrust:
 
 
 def judge_notes(trust: JudgeTrust) -> list[str]:
-    """Return in a line for each judged criterion how far its judge is known, and how many of its votes are from other evaluations."""
+    """Return in a line for each judged criterion how far its judge is known, and how many of its votes are from other evaluations; and whether it changed."""
     judged = judged_criteria(trust.run.documents.config)
     found = [trust.reused(name) for name in judged]
     asked, agents = (trust.run.evidence.params.get(key, "").split(" | ") for key in ("adk_eval.judge_model", AGENT_MODELS))
     alike = self_preference(asked, agents)
-    return [*map(trust.line, judged), *(told for _, reused, told in found if reused), *([alike] if alike and judged else [])]
+    histories = dict.fromkeys(trust.drift.histories.values()) if trust.drift else ()
+    drift = [line for one in histories if one.changes or one.anchors for line in (*one.lines(), *one.problems)]
+    others = (told for _, reused, told in found if reused)
+    return [*map(trust.line, judged), *others, *([alike] if alike and judged else []), *drift]
 
 
 def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Iterator[str]:
@@ -201,7 +225,7 @@ def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
     """Return what is not met of what a rule demands of the judges behind its measure."""
-    if demand is None or not (demand.demands or demand.most_reused is not None):
+    if demand is None or not (demand.demands or demand.most_reused is not None or demand.max_drift is not None):
         return ()
     judged = judged_criteria(trust.run.documents.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
