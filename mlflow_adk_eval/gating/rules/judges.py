@@ -79,6 +79,15 @@ class JudgeTrust:
             raise KeyError(criterion)
         return self.measured.calibration.criteria[criterion]
 
+    def since_labels(self, criterion: str, least: float = 0.0) -> list[str]:
+        """Return the changes of a judge after people labelled what it said, which may be as large as `least`, as sentences."""
+        measured = self.measured
+        if self.drift is None or measured is None or criterion not in measured.calibration.criteria:
+            return []
+        ended = [one.ended_at for one in measured.calibration.runs] + ([measured.since] if measured.since else [])
+        labelled = [int(one.timestamp() * 1000) for one in ended]
+        return self.drift.between(criterion, least, [*labelled, *self.drift.moments(self.run, criterion)])
+
     def line(self, criterion: str) -> str:
         """Return in one line whether, when and on how many labels the judge of a criterion was measured."""
         if obstacle := self.obstacle(criterion):
@@ -95,7 +104,8 @@ class JudgeTrust:
             if found.split >= _ALIKE_FROM and found.rates.agreement == 1
             else ""
         )
-        return f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}"
+        changed = "".join(f"; since then, {change}" for change in self.since_labels(criterion))
+        return f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}{changed}"
 
     def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
         """Yield what is not met of what is demanded of the judge of a criterion, and of where its votes are from."""
@@ -124,6 +134,8 @@ class JudgeTrust:
                 yield f"{what}, but it is only {self.now:%Y-%m-%d %H:%M} UTC now"
             elif self.now - since > demand.max_age:
                 yield f"{what}, more than {format_age(demand.max_age)} before {self.now:%Y-%m-%d %H:%M} UTC"
+            # Labels of a judge that changed are out of date at any age.
+            yield from (f"{what}, and since then, {change}: calibrate it again" for change in self.since_labels(criterion))
         for bound, name in _MEASURES.items():
             if (least := getattr(demand, bound)) is not None:
                 yield from self._too_low(criterion, name, least, bounds=demand.use == "ci_low")
@@ -139,10 +151,8 @@ class JudgeTrust:
         moments = self.drift.moments(self.run, criterion)
         for change in self.drift.between(criterion, allowed, moments):
             yield f"{criterion}: {change}, and votes of the run are from before and after: evaluate again with --ledger off"
-        if self.measured and self.measured.calibration.criteria.get(criterion):
-            labelled = [int(one.ended_at.timestamp() * 1000) for one in self.measured.calibration.runs]
-            for change in self.drift.between(criterion, allowed, [*labelled, *moments]):
-                yield f"{criterion}: {change}, and people labelled what it said before: calibrate on a run since then"
+        for change in self.since_labels(criterion, allowed):
+            yield f"{criterion}: {change}, and people labelled what it said before: calibrate on a run since then"
 
     def _too_low(self, criterion: str, name: str, least: float, *, bounds: bool) -> Iterator[str]:
         rates, word = self.found(criterion).rates, _WORDS.get(name, name)

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
+from mlflow_adk_eval.analysis.drift import Drift
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.gating.calibration import CheckedCalibration
+from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.limits import Limit, cases_to_decide, drop_verdict, interval_verdict, smallest_shown
@@ -210,6 +214,28 @@ def test_a_judge_of_the_agents_own_family_is_told() -> None:
     assert told("gpt-4o") == told("my-own") == []
     (note,) = told("gpt-4o | gemini-2.0-flash")
     assert note.startswith("the judge gemini-2.5-flash and the agent's model gemini-2.0-flash are of one family, and models tend to prefer")
+
+
+def test_labels_from_before_a_change_of_the_judge_are_too_old() -> None:
+    calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
+    began = datetime(2027, 1, 15, tzinfo=UTC)
+    run = replace(judged(), start_time=int(began.timestamp() * 1000), end_time=int(began.timestamp() * 1000) + 1)
+    measured = CheckedCalibration(calibration=load_calibration(calibration), since=datetime(2027, 1, 1, tzinfo=UTC))
+    drift = Drift(size=0.06, low=0.02, high=0.1, evidence=4.0, since_run="r-7", before_run="r-6")
+
+    def decided(changed: datetime) -> Decision:
+        history = JudgeHistory(judge="g", changes=(Change(drift=drift, since=int(changed.timestamp() * 1000)),))
+        demanded = policy(rules={JUDGED: {"min": 0.1}}, calibration=calibration, judge={"max_age": "90d"})
+        return decide_on(run, demanded, now=TODAY, measured=measured, drift=JudgeDrift(histories={JUDGED: history}))
+
+    said = "since then, the judge g became more lenient by 0.06 (0.02 to 0.10) with run r-7"
+    after = decided(datetime(2027, 1, 10, tzinfo=UTC))
+    assert after.verdict == "undecided"
+    assert any(reason.endswith(f"and {said}: calibrate it again") for reason in after.reasons)
+    assert any("was calibrated on" in note and note.endswith(said) for note in after.notes)
+    before = decided(datetime(2026, 12, 31, tzinfo=UTC))
+    assert before.passed
+    assert not any(said in note for note in before.notes)
 
 
 def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
