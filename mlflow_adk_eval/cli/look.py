@@ -184,10 +184,13 @@ def compare_command(
 @click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting that drop.")
 @confidence_option
 @click.option("--num-runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
+@click.option(
+    "--attempts", type=COUNT, help="How many attempts share the error, as attempts.spend of the policy. Default: each has all of it."
+)
 @store_option
 @json_option
 def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
-    """Show how many cases you need to detect a drop.
+    """Show how many cases you need to detect a drop, and to pass max_drop.
 
     Also shows the smallest drop that the cases of RUN_ID can detect. The drop is that of a later version on the same cases, as the gate tests it. Power is the probability of detecting it; confidence is
     the probability of no alarm if nothing changed.
@@ -212,6 +215,9 @@ def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     elif most:
         conclusion = f"Too few cases: {most.measure} needs {most.needed:,}."
     screen.print(conclusion, markup=False)
+    if (passing := max(analysis.needs, key=lambda need: need.to_pass or 0)).to_pass and passing.to_pass > passing.cases:
+        text = f"An equally good version passes max_drop {passing.drop:.3g} of {passing.measure} from about {passing.to_pass:,} cases on."
+        screen.print(text, markup=False)
 
 
 def _power_table(analysis: PowerAnalysis) -> Table:
@@ -225,7 +231,17 @@ def _power_table(analysis: PowerAnalysis) -> Table:
     confidence, power = (f"{100 * share:.4g} %" for share in (analysis.confidence, analysis.power))
     title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("measure", "cases", "mean", f"{confidence} interval", "spread", "detectable drop", "drop to detect", "cases needed"):
+    for heading in (
+        "measure",
+        "cases",
+        "mean",
+        f"{confidence} interval",
+        "spread",
+        "detectable drop",
+        "drop to detect",
+        "cases needed",
+        "cases to pass",
+    ):
         named = heading == "measure"
         longest = max(map(len, heading.split()))
         table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named, min_width=longest)
@@ -238,7 +254,7 @@ def _power_table(analysis: PowerAnalysis) -> Table:
             number(need.spread),
             number(need.detectable),
             number(need.drop),
-            "–" if need.needed is None else f"{need.needed:,}",
+            *("–" if cases is None else f"{cases:,}" for cases in (need.needed, need.to_pass)),
             style="" if need.enough else "yellow",
         )
     return table

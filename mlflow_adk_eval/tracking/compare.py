@@ -9,12 +9,22 @@ from typing import Literal
 
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, compared_run
-from mlflow_adk_eval.analysis.stats import Interval, cases_needed, detectable_drop, detectable_rate_drop, mean_interval, rate_cases_needed
+from mlflow_adk_eval.analysis.stats import (
+    Interval,
+    cases_needed,
+    cases_to_exclude,
+    detectable_drop,
+    detectable_rate_drop,
+    mean_interval,
+    rate_cases_needed,
+)
 from mlflow_adk_eval.analysis.stats.power import Source, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.gating.named_runs import run_id_of
+from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.rules.attempts import share_of
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
@@ -151,6 +161,8 @@ class Need:
     """The smallest drop that the present cases would show; ``None`` where there is none."""
     needed: int | None
     """How many cases would show `drop`; ``None`` where it cannot be said."""
+    to_pass: int | None
+    """With how many cases an equally good version passes a `max_drop` of `drop` with the wanted power; ``None`` as above."""
 
     @property
     def enough(self) -> bool:
@@ -178,7 +190,7 @@ class PowerAnalysis:
         return all(need.enough for need in self.needs)
 
 
-def power(
+def power(  # noqa: PLR0913 - as many options
     run: str | Report,
     detect: float,
     *,
@@ -187,6 +199,7 @@ def power(
     confidence: float = 0.95,
     power: float = 0.8,
     num_runs: int | None = None,
+    attempts: Spend | None = None,
     tracking_uri: str | None = None,
 ) -> PowerAnalysis:
     """Return how many cases you need to detect a drop, estimated from the variation in a run.
@@ -199,6 +212,7 @@ def power(
         confidence: 1 − the false-alarm rate.
         power: the probability of detecting the drop.
         num_runs: planned repeats of each case; ``None``: as in the run.
+        attempts: what the policy's `attempts` spends, which leaves the first attempt a share of the error; ``None``: all of it.
         tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
 
     Raises:
@@ -212,6 +226,7 @@ def power(
             raise UsageError(f"{name}: {value!r}; wanted a number between 0 and 1, such as 0.95")
     if num_runs is not None and num_runs < 1:
         raise UsageError(f"num_runs: {num_runs!r}; wanted a whole number of at least 1")
+    confidence = 1 - (1 - confidence) * share_of(attempts, 1)
     now = _report(run, tracking_uri)
     before = None if baseline is None else _report(baseline, tracking_uri)
     measures, earlier = _measures(now), _measures(before) if before else {}
@@ -230,7 +245,7 @@ def power(
         confidence=confidence,
         power=power,
         num_runs=runs,
-        needs=tuple(_need(name, measures[name], earlier.get(name), detect, confidence, power, runs) for name in chosen),
+        needs=tuple(_need(name, now, measures[name], earlier.get(name), detect, confidence, power, runs) for name in chosen),
     )
 
 
@@ -255,12 +270,14 @@ def _measures(report: Report) -> dict[str, Values]:
     return {name: values for name, values in {CASE_PASS_RATE: passed, **scores}.items() if values}
 
 
-def _need(name: str, values: Values, before: Values | None, detect: float, confidence: float, power: float, num_runs: int) -> Need:
+def _need(
+    name: str, report: Report, values: Values, before: Values | None, detect: float, confidence: float, power: float, num_runs: int
+) -> Need:
     average = mean(value for runs in values.values() for value in runs)
     spread = spread_of(values, before, num_runs, confidence=confidence)
     drop = detect * abs(average) if CRITERIA.is_quantity(name) else detect
     # The smallest drop that so many cases show, and how many show the one that is to be found.
-    detectable, needed = None, None
+    detectable, needed, to_pass = None, None, None
     if spread.value is not None and drop and spread.passes:
         share = spread.value**2
         detectable = detectable_rate_drop(share, len(values), confidence=confidence, power=power)
@@ -268,6 +285,11 @@ def _need(name: str, values: Values, before: Values | None, detect: float, confi
     elif spread.value is not None and drop:
         detectable = detectable_drop(spread.value, len(values), confidence=confidence, power=power)
         needed = cases_needed(spread.value, drop, confidence=confidence, power=power)
+    if spread.value is not None and drop:
+        least, most = (0.0, 1.0) if name == CASE_PASS_RATE else report.config.bounds(name)
+        if not (math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
+            least, most = (end(map(mean, values.values())) for end in (min, max))
+        to_pass = cases_to_exclude(drop, spread.value, width=most - least, confidence=confidence, power=power)
     return Need(
         measure=name,
         cases=len(values),
@@ -280,4 +302,5 @@ def _need(name: str, values: Values, before: Values | None, detect: float, confi
         drop=drop,
         detectable=detectable if detectable is not None and math.isfinite(detectable) else None,
         needed=needed,
+        to_pass=to_pass,
     )

@@ -18,7 +18,7 @@ from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of, evidence_of, rep
 pytestmark = pytest.mark.slow
 CASES = eval_set_of({f"case_{number}": [(f"Question {number}", f"Answer {number}", "look_up")] for number in range(30)})
 LENIENT = {"criteria": {TRAJECTORY: 0.1}}
-RULES = {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.02}}}
+RULES = {"rules": {TRAJECTORY: {"min": 0.5, "max_drop": 0.1}}}
 OURS: dict[str, Any] = {"name": "ours", **RULES, "baseline": {"alias": "champion"}}
 
 
