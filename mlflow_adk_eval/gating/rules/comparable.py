@@ -217,7 +217,8 @@ def resolve_baseline(
             same_agent = candidate.evidence.params.get("adk_eval.model_id") == run.evidence.params.get("adk_eval.model_id")
             note = f"{resolved.name}, is the same agent version, so its other run {resolved.run_id} was compared"
             report = waived.rest_of(_with_thresholds(candidate.documents.config, run.report))
-            return replace(resolved, report=report, notes=(note,) if same_agent else ())
+            scope = f"{resolved.name}, has {run.report.until_decided}, and only these are compared"
+            return replace(resolved, report=report, notes=(*([note] * same_agent), *([scope] if run.report.until_decided else [])))
         # A comparison of a run with itself shows nothing; but the version that it is about need not beat itself.
         if baseline.version is None:
             return replace(resolved, problems=("it is the candidate run itself, so comparing shows nothing",))

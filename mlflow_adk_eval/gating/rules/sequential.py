@@ -151,6 +151,8 @@ class _Bets:
     """The logarithm of the stake after each case, against a drop of `max_drop` or more."""
     p_worse: float
     """How likely it is to win as much against that there is no drop, if there is none."""
+    ended: bool
+    """Whether the baseline has no more of the cases."""
 
     @classmethod
     def of(cls, drop: Drop, progress: Progress) -> _Bets | None:
@@ -172,7 +174,7 @@ class _Bets:
         worst, planned = low - high, drop.max_drop or None
         larger = log_wealth(differences, -drop.max_drop, worst=worst, planned=None if planned is None else 0.0, spread=spread)
         worse = log_wealth([-each for each in differences], 0.0, worst=worst, planned=planned, spread=spread)
-        return cls(larger, math.exp(-max(worse, default=0.0)))
+        return cls(larger, math.exp(-max(worse, default=0.0)), len(differences) < sum(eval_id in after for eval_id in progress.order))
 
 
 def _look_at_bets(drop: Drop, bet: _Bets, p_adjusted: float) -> Looked:
@@ -180,11 +182,12 @@ def _look_at_bets(drop: Drop, bet: _Bets, p_adjusted: float) -> Looked:
     level = f"at {format_percent(1 - error)} confidence, however often one looks"
     verdict: Verdict = "undecided"
     finding = f"{drop.change}, but neither a drop beyond {allowed} is excluded nor is it shown that there is any, {level}"
+    finding += "; evaluate the baseline again: its run has no more of these cases" if bet.ended else ""
     if drop.small and won(bet.larger_drop, error):
         verdict, finding = "passed", f"{drop.change}; a drop beyond the allowed {allowed} is excluded {level}"
     elif not drop.small and p_adjusted <= error:
         verdict, finding = "failed", f"{drop.change_as_allowed}, and a drop is shown {level}"
-    return replace(drop.check(verdict, finding, p_adjusted), low=None, high=None), verdict == "undecided"
+    return replace(drop.check(verdict, finding, p_adjusted), low=None, high=None), verdict == "undecided" and not bet.ended
 
 
 def look_at_threshold(check: Check, left: int) -> Check:
