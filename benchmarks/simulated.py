@@ -76,7 +76,7 @@ _ABOUT_DIFFERENCES = "How often the 95 % interval of the difference between two 
 _ABOUT_ALARMS = "How often an equally good version is found worse, in %, in {tested} samples. At most 5 are allowed:"
 _ABOUT_GATE = (
     "Decisions of the gate for `max_drop: 0.05`, in %: passed/undecided/failed, in {tested} samples.\n"
-    "It tests against no drop at all, so at most 5 fail if nothing has changed. Larger drops can pass by luck if no case did worse:"
+    "It tests against no drop at all, so at most 5 fail if nothing has changed. Of versions that are worse by more than 5 points, at most 5 pass:"
 )
 _ABOUT_POWER = "How often a drop is detected, in %, with the planned number of cases, in {tested} samples:"
 
