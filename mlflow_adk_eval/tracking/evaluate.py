@@ -221,14 +221,15 @@ def _prepared(
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
     # 4. What was paid for before, and the plan.
-    rounds = Rounds(**selected({**options, "policy": policy}, Rounds))
-    if rounds.until_decided:
+    asked = selected({**options, "policy": policy}, Rounds)
+    rounds = Rounds(**asked) if asked.keys() - {"policy", "tracking_uri"} else None
+    if rounds and rounds.until_decided:
         if failed is not None or how.num_runs != 1 or isinstance(resolved, Recording):
             raise UsageError("until_decided: wanted a live agent, all cases (no failed=) and max_runs= instead of num_runs=")
         loaded = loaded.model_copy(update={"eval_cases": tuple(loaded.eval_cases)})
     with opened(judges.ledger, needed=not isinstance(resolved, Recording) or bool(judged_criteria(chosen))) as ledger:
         evaluation = LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
-        evaluation.rounds = rounds if rounds.until_decided else None
+        evaluation.rounds = rounds if rounds and rounds.until_decided else None
         yield evaluation
 
 
