@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -11,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
+from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.analysis.drift import Drift
 from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
-from mlflow_adk_eval.gating.calibration import CheckedCalibration
+from mlflow_adk_eval.gating.calibration import CheckedCalibration, judged_run
 from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline
@@ -255,10 +257,11 @@ def test_a_pass_says_nothing_of_judges_where_none_took_part() -> None:
     assert not [reason for reason in decision.reasons if "judge" in reason or "vote" in reason]
 
 
-def by_people(said: dict[str, bool], *, minimum: float = 0.6, run_id: str = "r-1", **more: Any) -> Check:
+def by_people(said: dict[str, bool], *, minimum: float = 0.6, run_id: str = "r-1", sample: int = 0, **more: Any) -> Check:
     """Return the check of the rate that people would give, by their labels of some cases of the run."""
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (20, 1, 9, 1))
     calibration["runs"][0]["run_id"] = run_id
+    calibration["sampled"] = {"size": sample} if sample else None
     calibration["labelled"] = [
         {"eval_id": case, "invocation_index": 0, "criterion": JUDGED, "passes": int(passed), "fails": int(not passed)}
         for case, passed in said.items()
@@ -283,6 +286,17 @@ def test_a_rule_on_the_rate_that_people_would_give_needs_labels_of_this_very_run
     other = by_people(agreed, run_id="r-0")
     assert other.verdict == "undecided"
     assert "the labels are of answers of run r-0, and how often people agree with a verdict differs from agent to agent" in other.reason
+
+
+def test_a_sample_by_verdict_is_weighted_and_has_to_be_labelled_of_each_kind() -> None:
+    drawn = CellSample(size=12).drawn(judged_run(judged()).units)
+    assert Counter(kind for _, kind in drawn.values()) == {"passed": 7, "failed": 5}
+    agreed = {unit.eval_id: kind == "passed" for unit, (_, kind) in drawn.items()}
+    check = by_people(agreed, sample=12)
+    assert (check.value, check.verdict) == (0.9, "passed")
+    assert "by 50 verdicts and labels of 12, 0.9 over 50 cases" in check.reason
+    lacking = by_people({case: passed for case, passed in agreed.items() if passed}, sample=12)
+    assert lacking.reason.endswith("no sampled verdict failed is labelled: label the whole sample")
 
 
 def test_the_rate_that_people_would_give_some_cases_rests_on_labels_of_these() -> None:
