@@ -291,7 +291,7 @@ class LoggedRun:
         Raises:
             TrackingError: if MLflow does not accept it. The message names the folder that holds everything then.
         """
-        alike = self_preference(report.judging.models if report.judging else (), self.agent.source.models)
+        alike = self_preference(report.judging.models, self.agent.source.models) if report.judging else ""
         report = replace(report, notes=(*report.notes, *self.agent.notes, *([alike] if alike else [])))
         try:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})

@@ -170,11 +170,11 @@ def judge_notes(trust: JudgeTrust) -> list[str]:
     judged = judged_criteria(trust.run.documents.config)
     found = [trust.reused(name) for name in judged]
     asked, agents = (trust.run.evidence.params.get(key, "").split(" | ") for key in ("adk_eval.judge_model", AGENT_MODELS))
-    alike = self_preference(asked, agents)
+    alike = self_preference(asked, agents) if judged else ""
     histories = dict.fromkeys(trust.drift.histories.values()) if trust.drift else ()
     drift = [line for one in histories if one.changes or one.anchors for line in (*one.lines(), *one.problems)]
     others = (told for _, reused, told in found if reused)
-    return [*map(trust.line, judged), *others, *([alike] if alike and judged else []), *drift]
+    return [*map(trust.line, judged), *others, *([alike] if alike else []), *drift]
 
 
 def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Iterator[str]:
