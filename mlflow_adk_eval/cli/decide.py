@@ -104,7 +104,7 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
     def score(request: HoldoutRequest) -> str:
         with agent_output():
             return adk_eval.make_holdout_evaluator(
-                agent_path(candidate), eval_set=eval_set or names, config=config, **judging, tracking_uri=tracking_uri
+                agent_path(str(candidate)), eval_set=eval_set or names, config=config, **judging, tracking_uri=tracking_uri
             )(request)
 
     return reevaluate if wanted or agent is not None else None, None if candidate is None else score
