@@ -126,6 +126,8 @@ def test_a_hostile_case_commands_nothing_on_github(scene: Scene, monkeypatch: py
 def test_a_champion_agent_that_does_not_exist_is_bad_usage() -> None:
     result = invoke("gate", "any-run", "--champion-agent", "no_such_module")
     assert (result.exit_code, "there is no module 'no_such_module'" in result.output) == (64, True)
+    result = invoke("promote", "helper", "--version", "1", "--run-id", "any-run", "--agent", "home")
+    assert (result.exit_code, "--agent needs --eval-set, with the cases that the policy holds out" in result.output) == (64, True)
 
 
 def test_an_incomparable_champion_is_undecided_with_the_way_out(scene: Scene, policy: Path) -> None:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
@@ -162,9 +160,3 @@ def test_the_share_is_compared_with_that_of_the_champion(bench: Bench) -> None:
     assert bench.promote(version, run_id, agent, policy).passed
     decision = bench.promote(*second[:3], policy)
     assert "holdout: pass rate 0.8333 over 6 held-out cases, against 1 of version 1 of 'helper', max_drop 0.6: " in str(decision.reasons)
-
-
-def test_promote_on_the_command_line_needs_the_cases(bench: Bench) -> None:
-    how = ["promote", "helper", "--version", "1", "--run-id", "r", "--agent", "home", "--tracking-uri", bench.uri]
-    result = CliRunner().invoke(cli, how)
-    assert (result.exit_code, "--agent needs --eval-set, with the cases that the policy holds out" in result.output) == (64, True)
