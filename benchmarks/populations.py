@@ -174,3 +174,41 @@ GATED = (
     versions("scores, 15 points worse", scored, 8, 2, drop=0.15),
 )
 """What a gate that allows a drop of 5 points may meet: nothing has changed, just so much, far more."""
+
+
+class Passing(NamedTuple):
+    """Cases that pass with a chance of their own, once with each version; a worse version has less of a chance by the drop in each."""
+
+    name: str
+    ability: Callable[[Generator, Any], Any]
+    mean: float
+    square: float
+    """The mean of the squared chances."""
+
+    def changes(self, drop: float) -> tuple[float, float, float]:
+        """Return how likely a case gets worse, gets better and stays as it is, where the later version is worse by so much."""
+        both = self.square - drop * self.mean
+        worse, better = self.mean - both, self.mean - drop - both
+        return worse, better, 1 - worse - better
+
+    @property
+    def spread(self) -> float:
+        """The variance of a difference that an earlier run leads to expect."""
+        return 2 * self.mean * (1 - self.mean)
+
+
+def _abilities(a: float, b: float) -> Passing:
+    mean = a / (a + b)
+    return Passing(f"Beta({a:g}, {b:g})", lambda luck, shape: luck.beta(a, b, shape), mean, mean * (a + 1) / (a + b + 1))
+
+
+def _constant(rate: float) -> Passing:
+    return Passing(f"pass or fail at {rate:g}", lambda _, shape: np.full(shape, rate), rate, rate**2)
+
+
+PASSING = (_abilities(4, 1), _abilities(20, 1), _constant(0.8), _constant(0.95), _constant(0.99))
+
+
+def beta_scores(drop: float) -> Pairs:
+    """Return versions with scores whose later one is worse by exactly the drop on average."""
+    return versions(f"scores, {100 * drop:g} points worse", scored, 8, 2, drop=drop)
