@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,6 +22,7 @@ from mlflow_adk_eval.analysis.stats import (
 from mlflow_adk_eval.analysis.stats.power import Source, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
+from mlflow_adk_eval.gating.drift import JudgeDrift, described
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.registry import store_at
@@ -51,19 +53,38 @@ def compare(a: str | Report, b: str | Report, *, confidence: float = 0.95, track
     """
     if not 0.5 < confidence < 1:  # noqa: PLR2004 - below, an end of an interval would hold less often than not
         raise UsageError(f"confidence is {confidence!r}; wanted a number between 0.5 and 1")
-    runs: list[ComparedRun] = []
-    for run, name in ((a, "before"), (b, "after")):
-        if isinstance(run, Report):
-            runs.append(compared_run(run, name))
-            continue
-        with store_at(tracking_uri) as store:
-            evidence = store.evidence(run_id_of(run, store))
-        runs.append(run_of_evidence(evidence))
-    return compared(*runs, confidence=confidence)
+    sides: list[ComparedRun] = []
+    stored: list[ReadableRun] = []
+    with ExitStack() as stack:
+        for run, name in ((a, "before"), (b, "after")):
+            if isinstance(run, Report):
+                sides.append(compared_run(run, name))
+                continue
+            store = stack.enter_context(store_at(tracking_uri))
+            stored.append(readable_run(store.evidence(run_id_of(run, store))))
+            sides.append(run_of_examined(stored[-1]))
+            if len(stored) > 1:
+                sides[:] = marked(sides, stored, store.drift(stored[-1], store.clock()))
+    return compared(sides[0], sides[1], confidence=confidence)
 
 
-def run_of_evidence(evidence: Evidence) -> ComparedRun:
-    """Return what a run holds as one side of a comparison.
+def marked(sides: Sequence[ComparedRun], runs: Sequence[ReadableRun], drift: JudgeDrift | None) -> tuple[ComparedRun, ComparedRun]:
+    """Return the sides of a comparison, each with where it stands to the changes of a judge that come between them."""
+    facts: list[dict[str, str]] = [{}, {}]
+    for criterion, history in (drift.histories if drift else {}).items():
+        moments = [drift.moments(run, criterion) if drift else [] for run in runs]
+        for change in history.changes:
+            if change.between([*moments[0], *moments[1]]):
+                for place, asked in enumerate(moments):
+                    since = [moment >= change.since for moment in asked]
+                    when = "after" if all(since) else "partly before" if any(since) else "before"
+                    facts[place][f"Verdicts of {criterion}"] = f"{when} this change: {described(history.judge, change.drift)}"
+    before, after = (replace(side, facts={**side.facts, **found}) for side, found in zip(sides, facts, strict=True))
+    return before, after
+
+
+def readable_run(evidence: Evidence) -> ReadableRun:
+    """Return what a run holds.
 
     Raises:
         UsageError: if it holds no evaluation.
@@ -76,7 +97,7 @@ def run_of_evidence(evidence: Evidence) -> ComparedRun:
         problems = examined.problems
         more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
         raise TrackingError(f"run {evidence.run_id} cannot be compared: {'; '.join(problems[:_MAX_TOLD])}{more}")
-    return run_of_examined(examined)
+    return examined
 
 
 def run_of_examined(run: ReadableRun) -> ComparedRun:

@@ -29,7 +29,7 @@ from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.runs.stored_run import StoredCases
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Labelling
-from mlflow_adk_eval.tracking.compare import run_of_examined
+from mlflow_adk_eval.tracking.compare import marked, run_of_examined
 from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
 from mlflow_adk_eval.viewer.registry import Registry, registry_of
 
@@ -260,7 +260,9 @@ class RunStore:
         before, after = self.open(run_id), self.open(other)
         key = run_id, before.read_at, other, after.read_at
         if key not in self._pairs:
-            self._pairs[key] = compared(before.compared, after.compared)
+            with store_at(self.tracking_uri) as store:
+                drift = store.drift(after.run, store.clock())
+            self._pairs[key] = compared(*marked([before.compared, after.compared], [before.run, after.run], drift))
         return _latest(self._pairs, key)
 
 

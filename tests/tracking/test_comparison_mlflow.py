@@ -15,7 +15,7 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id
-from mlflow_adk_eval.tracking.compare import compare, log_comparison, run_of_evidence
+from mlflow_adk_eval.tracking.compare import compare, log_comparison, readable_run, run_of_examined
 from tests.cli.test_cli import invoke as run_cli
 from tests.gating.gate_kit import changed, evidence_of, report_of, with_artifact, with_table
 from tests.mlflow_kit import opened
@@ -209,14 +209,14 @@ def spoilt(kind: str) -> Evidence:
 )
 def test_evidence_that_cannot_be_believed_is_not_compared(kind: str, said: str) -> None:
     with pytest.raises(TrackingError, match=r"^run r-1 cannot be compared: ") as refused:
-        run_of_evidence(spoilt(kind))
+        readable_run(spoilt(kind))
     assert said in str(refused.value)
 
 
 def test_the_state_of_a_run_and_its_metrics_are_warned_of() -> None:
     evidence = changed(evidence_of(report_of()), "params", {"threshold.response_match_score": "0.1"})
     partial = changed(changed(evidence, "tags", {"adk_eval.status": "partial"}), "metrics", {"cases": 7.0})
-    assert run_of_evidence(partial).warnings == (
+    assert run_of_examined(readable_run(partial)).warnings == (
         "the run contains only part of the evaluation (adk_eval.status is partial)",
         "the run's parameter threshold.response_match_score is 0.1, but its config demands 0.5",
         "the logged metric cases is 7, but the table gives 3",

@@ -86,6 +86,15 @@ def test_without_a_demand_the_change_is_a_note(history: History) -> None:
     assert history.gate(3, {"judge": {"max_drift": 0.05}}).reasons == history.gate(3).reasons, "both runs are from before the change"
 
 
+def test_a_comparison_across_the_change_says_so(history: History) -> None:
+    found = {one.about: one for one in adk_eval.compare(history.runs[2], history.runs[6], tracking_uri=history.uri).differences}
+    told = found[f"Verdicts of {MATCH}"]
+    assert told.before.startswith("before this change: the judge gemini-2.5-flash became more lenient by 0.")
+    assert told.after.startswith("after this change: ")
+    same = adk_eval.compare(history.runs[1], history.runs[2], tracking_uri=history.uri)
+    assert not any(one.about.startswith("Verdicts") for one in same.differences)
+
+
 def test_with_a_demand_nothing_is_compared_across_the_change(history: History) -> None:
     decision = history.gate(6, {"judge": {"max_drift": 0.05}})
     assert decision.verdict == "undecided"

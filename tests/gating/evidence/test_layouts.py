@@ -16,7 +16,7 @@ from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence, recomputed_metrics
-from mlflow_adk_eval.tracking.compare import run_of_evidence
+from mlflow_adk_eval.tracking.compare import readable_run, run_of_examined
 from tests.gating.gate_kit import CONVERSATIONS, RESPONSE, TRAJECTORY, decide_on, eval_set_of, evidence_of, report_of
 from tests.profiles import examples
 from tests.tracking import judged
@@ -94,7 +94,7 @@ def test_two_runs_in_parts_are_compared_as_in_one(criteria: Any) -> None:
     more = {"config": criteria} if criteria else {}
     reports = report_of(wrong=["film"], num_runs=2), report_of(wrong=["lights"], silent=["heating"], num_runs=2, **more)
     found = [
-        compared(*(run_of_evidence(evidence_of(report, part_turns=part_turns)) for report in reports)).to_json(every=True)
+        compared(*(run_of_examined(readable_run(evidence_of(report, part_turns=part_turns))) for report in reports)).to_json(every=True)
         for part_turns in (1, 1000)
     ]
     assert found[0] == found[1]
