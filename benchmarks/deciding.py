@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -18,10 +18,11 @@ from numpy.random import Generator
 from populations import PASSING, Pairs, Passing
 from simulation import ALPHA, CONFIDENCE, by_case, luck_of
 
-from mlflow_adk_eval.analysis.drift import drift_of
+from mlflow_adk_eval.analysis.drift import PLANNED, changes_of, drift_of
 from mlflow_adk_eval.analysis.stats import compare_paired
-from mlflow_adk_eval.analysis.stats.betting import log_wealth
+from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_at_most
+from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.rules.attempts import share_of
 from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
@@ -151,49 +152,78 @@ def looks(most: int) -> list[int]:
     return sizes
 
 
-def until_decided(asked: Asked, most: int, histories: int) -> dict[str, float]:
-    """Return how often a run until decided passes, fails and stays undecided with at most so many cases, and how many it takes on average.
+def betting(gains: Sequence[float], spread: float, max_drop: float) -> tuple[str, int]:
+    """Return what a run until decided says of the differences of its cases in their order, and after how many cases.
 
-    The bets are those of `gating.rules.sequential`, with the error of the first repetition, which is half of the whole.
+    The bets and the looks are those of `gating.rules.sequential` and `tracking.until_decided`, with the error of the first repetition, half
+    of the whole. They are worked out once here, and there again at each look.
     """
+    wanted, total = math.log(2 / ALPHA), list(accumulate(gains))
+    against = {
+        "passed": log_wealth(gains, -max_drop, worst=-1.0, planned=0.0, spread=spread),
+        "failed": log_wealth([-gain for gain in gains], 0.0, worst=-1.0, planned=max_drop, spread=spread),
+    }
+    won = {word: next((place for place, wealth in enumerate(logs, 1) if wealth >= wanted), math.inf) for word, logs in against.items()}
+    for cases in looks(len(gains)):
+        word = "passed" if -total[cases - 1] <= max_drop * cases + 1e-9 else "failed"
+        if won[word] <= cases:
+            return word, cases
+    return "undecided", len(gains)
+
+
+def until_decided(asked: Asked, most: int, histories: int) -> dict[str, float]:
+    """Return how often a run until decided passes, fails and stays undecided with at most so many cases, and how many it takes on average."""
     luck, found, taken = luck_of("until", asked.pairs.name, asked.drop, asked.max_drop, most), Counter[str](), 0
     assert isinstance(asked.pairs, Passing)
-    spread, wanted = asked.pairs.spread, math.log(2 / ALPHA)
-    sizes = looks(most)
-    worse, better, _ = asked.pairs.changes(asked.drop)
     for _ in range(histories):
-        lot = luck.random(most)
-        gains = np.where(lot < worse, -1.0, np.where(lot < worse + better, 1.0, 0.0)).tolist()
-        total = list(accumulate(gains))
-        against = {
-            "passed": log_wealth(gains, -asked.max_drop, worst=-1.0, planned=0.0, spread=spread),
-            "failed": log_wealth([-gain for gain in gains], 0.0, worst=-1.0, planned=asked.max_drop, spread=spread),
-        }
-        won = {word: next((place for place, wealth in enumerate(logs, 1) if wealth >= wanted), most + 1) for word, logs in against.items()}
-        for cases in sizes:
-            small = -total[cases - 1] / cases <= asked.max_drop
-            word = "passed" if small and won["passed"] <= cases else "failed" if not small and won["failed"] <= cases else "undecided"
-            if word != "undecided":
-                break
+        ability = asked.pairs.ability(luck, most)
+        before, after = luck.random(most) < ability, luck.random(most) < ability - asked.drop
+        rate = float(before.mean())
+        word, cases = betting((after.astype(float) - before).tolist(), 2 * rate * (1 - rate), asked.max_drop)
         found[word] += 1
         taken += cases
     return {**{word: found[word] / histories for word in ("passed", "undecided", "failed")}, "cases": taken / histories}
 
 
+def fixed(asked: Asked, cases: int, repetitions: int) -> dict[str, float]:
+    """Return how often the gate says *passed* and *failed* on so many cases, by where its verdicts change (`_most_worse`)."""
+    assert isinstance(asked.pairs, Passing)
+    drawn = luck_of("fixed", asked.pairs.name, asked.drop, cases).multinomial(cases, asked.pairs.changes(asked.drop), size=repetitions)
+    passes = {int(better): _most_worse(int(better), cases) for better in np.unique(drawn[:, 1])}
+    passed = sum(int(worse) <= passes[int(better)] for worse, better, _ in drawn)
+    failed = sum(
+        worse - better > MAX_DROP * cases + 1e-9 and _tail(int(worse), int(worse + better)) <= ALPHA + 1e-9 for worse, better, _ in drawn
+    )
+    return {"passed": passed / repetitions, "failed": failed / repetitions}
+
+
+@lru_cache(None)
+def _most_worse(better: int, cases: int) -> int:
+    """Return with how many worse cases at most the gate says *passed*, -1: with none."""
+    low, high = -1, better + math.ceil(MAX_DROP * cases)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if excluded(middle, better, cases) <= ALPHA else (low, middle - 1)
+    return low
+
+
+DRAWS = 4_000
+"""Samples of a fixed number of cases."""
 SCENARIOS = {"unchanged": 0.0, "5 points worse": 0.05, "10 points worse": 0.1}
 
 
 def saved(population: Passing, most: int, histories: int) -> dict[str, float]:
     """Return the cases that a run until decided takes in each scenario, and those of a fixed number with the same power.
 
-    The fixed number is the least of a grid by 5 % with which an unchanged version passes, and one 10 points worse fails, at least as often.
+    The fixed number is the least of a grid by 5 % with which an unchanged version passes, and one 10 points worse fails, at least as often,
+    or in 99 %: few histories do not show more.
     """
     runs = {name: until_decided(Asked(population, drop, MAX_DROP), most, histories) for name, drop in SCENARIOS.items()}
     powers = {"unchanged": "passed", "10 points worse": "failed"}
 
     def enough(cases: int) -> bool:
         return all(
-            said(Asked(population, SCENARIOS[name], MAX_DROP), cases, histories)[word] >= runs[name][word] for name, word in powers.items()
+            fixed(Asked(population, SCENARIOS[name], MAX_DROP), cases, DRAWS)[word] >= runs[name][word] for name, word in powers.items()
         )
 
     grid = [round(ROUND * 1.05**step) for step in range(120)]
@@ -201,13 +231,13 @@ def saved(population: Passing, most: int, histories: int) -> dict[str, float]:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(grid[middle]) else (middle + 1, high)
-    fixed = grid[low]
+    cases = grid[low]
     return {
-        "fixed": fixed,
+        "fixed": cases,
         "power": min(runs[name][word] for name, word in powers.items()),
         "error": max(runs["5 points worse"]["passed"], runs["unchanged"]["failed"]),
         **{name: run["cases"] for name, run in runs.items()},
-        "share": sum(run["cases"] for run in runs.values()) / len(runs) / fixed,
+        "share": sum(run["cases"] for run in runs.values()) / len(runs) / cases,
     }
 
 
@@ -239,28 +269,55 @@ def histories_of(judge: Judge, luck: Generator, runs: int) -> list[tuple[str, li
     return found
 
 
-def changes_found(judge: Judge, _: int, histories: int) -> dict[str, float]:
-    """Return how many of the changes are found within 20 runs and not before, and what is said of an equal agent until then.
+class Followed(NamedTuple):
+    """What came of a change of a judge."""
 
-    `blamed`: how often a run after the change, and before that is known, says that the equal agent *failed*, with 200 cases.
+    wait: int | None
+    """In the how manyth run after it the change is found; ``None``: not within 20, or one was found before there was any."""
+    before: list[bool]
+    """Of each run until then, whether the verdict is wrong because of the judge."""
+    after: list[bool]
+    """The same of the run in which it is found, and of the last one, with `max_drift`."""
+
+
+def changes_found(judge: Judge, _: int, histories: int) -> list[Followed]:
+    """Return what came of changes of a judge.
+
+    Each run after the change is a candidate with 200 cases, compared with a champion that the judge judged before. A verdict is wrong if an
+    equal candidate *failed* as the judge became stricter, or one that is worse by `MAX_DROP` *passed* as it became more lenient.
     """
-    found, waits, runs, blamed = 0, [], 0, 0
+    found: list[Followed] = []
+    population, wrong = PASSING[0], "failed" if judge.change < 0 else "passed"
+    seeming = population.changes(-judge.change if judge.change < 0 else MAX_DROP - judge.change)
     for history in range(histories):
-        signed = judge._replace(change=judge.change * (1 if history % 2 else -1))
         luck = luck_of("change", judge, history)
-        seen = histories_of(signed, luck, STEADY + WITHIN)
-        if drift_of(seen[:STEADY]) is not None:
-            continue
-        wait = next((run for run in range(1, WITHIN + 1) if drift_of(seen[: STEADY + run])), None)
-        found += wait is not None
-        waits.append(WITHIN + 1 if wait is None else wait)
-        before = (wait or WITHIN + 1) - 1
-        if signed.change < 0 and before:
-            population = PASSING[0]
-            worse, better, _same = luck.multinomial(200, population.changes(-signed.change), size=before).T
-            runs += before
-            blamed += sum(verdict(int(one), int(other), 200, MAX_DROP, ALPHA) == "failed" for one, other in zip(worse, better, strict=True))
-    return {"found": found, "of": histories, "median": float(np.median(waits)), "blamed": blamed / runs if runs else 0.0}
+        seen = histories_of(judge, luck, STEADY + WITHIN)
+        champion = int(luck.integers(STEADY))
+        counts = luck.multinomial(200, seeming, size=WITHIN)
+        misled = [verdict(int(worse), int(better), 200, MAX_DROP, ALPHA) == wrong for worse, better, _ in counts]
+        crossed = first_crossing(seen)
+        wait = None if crossed is None or crossed < STEADY else crossed - STEADY + 1
+        after = [
+            misled[run - STEADY] and not stopped(seen[: run + 1], champion)
+            for run in (STEADY + (wait or 0) - 1, STEADY + WITHIN - 1)
+            if wait
+        ]
+        found.append(Followed(wait, misled[: (wait or WITHIN + 1) - 1], after))
+    return found
+
+
+def first_crossing(seen: Sequence[tuple[str, Sequence[float]]]) -> int | None:
+    """Return in which of the runs `drift_of` first finds a change, if it is asked after each of them."""
+    gains = log_evidence([values for _, values in seen], planned=PLANNED)
+    return next((place for place, gain in enumerate(gains) if gain >= math.log(1 / ALPHA)), None)
+
+
+def stopped(seen: Sequence[tuple[str, Sequence[float]]], champion: int) -> bool:
+    """Whether the gate compares the last run with the champion's no more, with `max_drift`: one was judged before a change, one after it."""
+    changes, _ = changes_of([(run_id, [("", one) for one in values]) for run_id, values in seen])
+    places = {run_id: place for place, (run_id, _) in enumerate(seen)}
+    history = JudgeHistory(judge="judge", changes=tuple(Change(drift=one, since=places[one.since_run]) for one in changes))
+    return bool(JudgeDrift(histories={"judged": history}).between("judged", MAX_DROP, [champion, len(seen) - 1]))
 
 
 def false_alarms(judge: Judge, runs: int, histories: int) -> float:

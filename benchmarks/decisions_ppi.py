@@ -32,18 +32,25 @@ def _intervals(counts: tuple[int, int, int, int], passed: int, judged: int) -> t
 
 
 def covered(of: Labelled, cases: int, draws: int) -> dict[str, float]:
-    """Return how often each interval covers the rate, and how wide it is on average, over the samples in which there are both."""
+    """Return how often each interval is there and covers the rate, and how wide they are on average where both are there."""
     luck = luck_of("labels", of)
-    both, hits, widths = 0, np.zeros(2), np.zeros(2)
+    there, hits, both, widths = np.zeros(2), np.zeros(2), 0, np.zeros(2)
     for _ in range(draws):
         good = luck.random(cases) < of.rate
         passed = luck.random(cases) < np.where(good, of.right[0], 1 - of.right[1])
         some, said = good[: of.labels], passed[: of.labels]
         counts = tuple(int(one.sum()) for one in (some & said, ~some & said, ~some & ~said, some & ~said))
-        ours, other = _intervals(counts, int(passed.sum()), cases)  # type: ignore[arg-type]
-        if not isinstance(ours, str) and not isinstance(other, str):
+        found = _intervals(counts, int(passed.sum()), cases)  # type: ignore[arg-type]
+        known = [not isinstance(one, str) for one in found]
+        there += known
+        hits += [yes and one.low <= of.rate <= one.high for one, yes in zip(found, known, strict=True)]
+        if all(known):
             both += 1
-            hits += [found.low <= of.rate <= found.high for found in (ours, other)]
-            widths += [found.high - found.low for found in (ours, other)]
-    (covers, other_covers), (width, other_width) = hits / max(both, 1), widths / max(both, 1)
-    return {"both": both / draws, "covered": covers, "other_covered": other_covers, "width": width, "other_width": other_width}
+            widths += [one.high - one.low for one in found]
+    names = ("ours", "other")
+    return {
+        **{f"{name} there": float(some) / draws for name, some in zip(names, there, strict=True)},
+        **{f"{name} covers": float(some) for name, some in zip(names, hits / np.maximum(there, 1), strict=True)},
+        **{f"{name} width": float(some) for name, some in zip(names, widths / max(both, 1), strict=True)},
+        "both": both,
+    }

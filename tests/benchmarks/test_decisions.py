@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from mlflow_adk_eval.analysis.drift import drift_of
+from mlflow_adk_eval.gating.policy.model import Rule
+from mlflow_adk_eval.gating.rules.checks import RuleTarget
+from mlflow_adk_eval.gating.rules.limits import drop_of
+from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
+from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_drops
+from mlflow_adk_eval.tracking import until_decided
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_each_cell_has_its_tables() -> None:
+def test_each_cell_has_its_tables_and_its_goals() -> None:
     command = [sys.executable, BENCHMARKS / "decisions.py", "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     sections = done.stdout.split("### ")[1:]
-    assert [section[:3] for section in sections] == ["(a)", "(b)", "(c)", "(d)", "(e)"]
+    assert [section[:3] for section in sections] == ["(a)", "(b)", "(c)", "(d)", "(e)"], done.stderr
     assert all("\n| :-- |" in section and "nan" not in section for section in sections)
+    assert all(section.split("\n\n")[1].startswith(("- Met: ", "- **Missed**: ")) for section in sections)
+    assert done.returncode == ("**Missed**" in done.stdout)
 
 
 def test_what_is_excluded_passes_and_the_rule_before_is_the_one_that_the_page_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +39,54 @@ def test_what_is_excluded_passes_and_the_rule_before_is_the_one_that_the_page_me
     assert (deciding.verdict_before(0, 0, 20), deciding.verdict_before(0, 0, 19)) == ("passed", "undecided")
     assert deciding.verdict(0, 0, 20, 0.05, 0.05) == "undecided"
     assert deciding.looks(100) == [20, 30, 45, 68, 100]
+    assert (deciding.ROUND, deciding.GROWTH) == (until_decided._FIRST, until_decided._GROWTH)
+
+
+def test_a_fixed_number_of_cases_is_decided_as_the_gate_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+    from populations import PASSING
+
+    asked = deciding.Asked(PASSING[3], 0.05, 0.05)
+    drawn = deciding.luck_of("fixed", asked.pairs.name, asked.drop, 120).multinomial(120, PASSING[3].changes(0.05), size=200)
+    said = [deciding.verdict(int(worse), int(better), 120, 0.05, 0.05) for worse, better, _ in drawn]
+    shares = {word: said.count(word) / len(said) for word in ("passed", "failed")}
+    assert deciding.fixed(asked, 120, 200) == shares
+    assert all(shares.values())
+
+
+def test_a_run_until_decided_stops_where_the_gate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+
+    chance, seen = random.Random(3), set[str]()
+    order = tuple(map(str, range(300)))
+    for lost in (0.0, 0.0, 0.05, 0.25, 0.25):
+        before = {case: (float(chance.random() < 0.95),) for case in order}
+        after = {case: (float(chance.random() < 0.95 - lost),) for case in order}
+        target = RuleTarget(measure="score", slice="", rule=Rule(max_drop=0.05), confidence=0.975)
+        rate = sum(value for (value,) in before.values()) / len(order)
+        word, cases = deciding.betting([after[case][0] - before[case][0] for case in order], 2 * rate * (1 - rate), 0.05)
+        for count in deciding.looks(len(order)):
+            values = [
+                Measured(values=one, greater_is_better=True, bounds=SHARE)
+                for one in (before, {case: after[case] for case in order[:count]})
+            ]
+            drop = drop_of(target, *values, "the baseline")
+            assert drop
+            ((check, _),) = look_at_drops([drop], Progress(order, frozenset(order[count:]), 1), {"": len(order) - count}, power=0.8)
+            if check.verdict != "undecided" or count == len(order):
+                assert (check.verdict, count) == (word, cases)
+                seen.add(word)
+                break
+    assert seen >= {"passed", "failed"}
+
+
+def test_a_change_is_found_when_asking_after_each_run_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+
+    seen = deciding.histories_of(deciding.Judge(0.05, 25, -0.2), deciding.luck_of("asked"), 12)
+    crossed = deciding.first_crossing(seen)
+    assert crossed == next(place for place in range(12) if drift_of(seen[: place + 1]))
+    assert crossed >= deciding.STEADY
