@@ -88,6 +88,7 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
         with agent_output():
             resolve_agent(agent_path(each))
     eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
+    judging.update(config=config, tracking_uri=tracking_uri)
 
     def reevaluate(request: ReevaluationRequest) -> str:
         from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
@@ -96,16 +97,11 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
             agent_output() as aside,
             progress_bar(f"evaluating {request.agent_version} again", shown=shown and not aside.shown, screen=aside.screens[1]) as progress,
         ):
-            again = adk_eval.make_reevaluator(
-                agent and agent_path(agent), eval_set=eval_set, config=config, **judging, tracking_uri=tracking_uri, progress=progress
-            )
-            return again(request)
+            return adk_eval.make_reevaluator(agent and agent_path(agent), eval_set=eval_set, progress=progress, **judging)(request)
 
     def score(request: HoldoutRequest) -> str:
         with agent_output():
-            return adk_eval.make_holdout_evaluator(
-                agent_path(str(candidate)), eval_set=eval_set or names, config=config, **judging, tracking_uri=tracking_uri
-            )(request)
+            return adk_eval.make_holdout_evaluator(agent_path(str(candidate)), eval_set=eval_set or names, **judging)(request)
 
     return reevaluate if wanted or agent is not None else None, None if candidate is None else score
 
@@ -164,14 +160,8 @@ def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_j
     That version must have held the alias, and its promotion must still verify.
     """
     move = adk_eval.rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
-    extra = {
-        "model": model,
-        "alias": alias,
-        "previous": move.previous,
-        "version": move.version,
-        "moved": move.decision.passed and not dry_run,
-        "reason": reason,
-    }
+    moved = move.decision.passed and not dry_run
+    extra = {"model": model, "alias": alias, "previous": move.previous, "version": move.version, "moved": moved, "reason": reason}
     outcome = f"{move}{' (dry run: it was not moved)' if dry_run and move.version else ''}"
     then = command("audit", model, tracking_uri=options["tracking_uri"])
     show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra, then=then)
@@ -267,9 +257,8 @@ def keygen_command(output: Path, *, as_json: bool) -> None:
     from mlflow_adk_eval.signing.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 
     public = make_key(output)
-    text = (
-        f"{SIGNING_KEY}={output}   for processes that promote; keep it secret\n{VERIFY_KEY}={public}   for processes that verify and audit"
-    )
+    secret, shared = "for processes that promote; keep it secret", "for processes that verify and audit"
+    text = f"{SIGNING_KEY}={output}   {secret}\n{VERIFY_KEY}={public}   {shared}"
     tell(text, as_json=as_json, private_key=str(output), public_key=str(public))
 
 

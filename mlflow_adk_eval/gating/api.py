@@ -95,9 +95,8 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
     measured, compared = search.store.calibration(search.policy, run), search(run, problems)
     now, attempt = search.store.clock(), search.attempt(run, compared)
-    decision = decide(
-        run, search.policy, baseline=compared, now=now, measured=measured, attempt=attempt, drift=search.store.drift(run, now)
-    )
+    drift = search.store.drift(run, now)
+    decision = decide(run, search.policy, baseline=compared, now=now, measured=measured, attempt=attempt, drift=drift)
     return stamped(with_problems(decision, problems), now)
 
 

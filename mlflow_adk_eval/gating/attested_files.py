@@ -132,15 +132,10 @@ def verify_attestation(
         return AttestationCheck(problems=(f"{attestation} {opened or 'is not signed with the key, or was changed'}",), files=len(files))
     evaluation = opened.statement
     problems = list(_evaluation_problems(files.below(FOLDER), evaluation))
-    decisions: list[Statement] = []
-    for name in sorted(name for name in files if name.endswith(ENVELOPE) and name != attestation):
-        decision = (
-            _decision(files, name, verifier, evaluation) if verifier else f"{name} needs a public key to verify it, but none is given"
-        )
-        if isinstance(decision, str):
-            problems.append(decision)
-        else:
-            decisions.append(decision)
+    signed = sorted(name for name in files if name.endswith(ENVELOPE) and name != attestation)
+    found = [_decision(files, name, verifier, evaluation) for name in signed]
+    problems += [problem for problem in found if isinstance(problem, str)]
+    decisions = [decision for decision in found if not isinstance(decision, str)]
     known = {attestation, *(name for statement in (evaluation, *decisions) for name in statement.subjects)}
     known |= {name for name in files if name.endswith(ENVELOPE) or name.startswith(f"{FOLDER}/")}
     problems += [f"{name} is not covered by any signature" for name in sorted(files) if name not in known]
@@ -166,15 +161,8 @@ def _evaluation_problems(files: StoredFiles, statement: Statement) -> Iterator[s
     """Yield where the files of the run are not those of the evaluation, or the statement contradicts itself."""
     attested = statement.subjects.get(_MANIFEST, "")
     params = {"adk_eval.manifest_sha256": attested}
-    yield from integrity_problems(
-        Evidence(
-            run_id=str(statement.predicate.get("run_id")),
-            status="FINISHED",
-            params=params,
-            artifacts=files.without(MANIFEST),
-            manifest=files.get(MANIFEST),
-        )
-    )
+    run_id, artifacts, manifest = str(statement.predicate.get("run_id")), files.without(MANIFEST), files.get(MANIFEST)
+    yield from integrity_problems(Evidence(run_id=run_id, status="FINISHED", params=params, artifacts=artifacts, manifest=manifest))
     said = (value_at(statement.predicate, "result", "manifest_sha256"), value_at(statement.predicate, "materials", "parameters", *params))
     if said != (attested, attested):
         yield "the attestation contains two different hashes of the manifest"
@@ -183,8 +171,10 @@ def _evaluation_problems(files: StoredFiles, statement: Statement) -> Iterator[s
         yield f"{FOLDER}/{AGENT_SOURCE} is not the attested source of the agent"
 
 
-def _decision(files: StoredFiles, name: str, verifier: Verifier, evaluation: Statement) -> Statement | str:
+def _decision(files: StoredFiles, name: str, verifier: Verifier | None, evaluation: Statement) -> Statement | str:
     """Return the signed statement about a record, or why it is none."""
+    if verifier is None:
+        return f"{name} needs a public key to verify it, but none is given"
     payload, record = verifier.opened(files[name], PAYLOAD_TYPE), name.removesuffix(ENVELOPE)
     statement = None if payload is None else read_statement(payload, DECISION)
     if statement is None or not _is_exact(files[name], verifier):

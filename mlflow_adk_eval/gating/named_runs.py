@@ -76,19 +76,16 @@ def run_id_of(run: str | Report, store: MlflowStore, *, model: str | None = None
 def _latest(store: MlflowStore, model_id: str | None) -> Any:
     """Return the evaluation that started last, in the experiment that MLflow is configured for, or else in the whole store."""
     chosen = os.environ.get("MLFLOW_EXPERIMENT_ID"), os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    experiments = [
-        one for one in store.client.search_experiments() if not any(chosen) or one.experiment_id == chosen[0] or one.name == chosen[1]
-    ]
+    there = [(one.experiment_id, one.name) for one in store.client.search_experiments()]
+    ids = [number for number, name in there if not any(chosen) or number == chosen[0] or name == chosen[1]]
     wanted = "params.`adk_eval.manifest_sha256` LIKE '%'" + (f" and params.`adk_eval.model_id` = '{model_id}'" if model_id else "")
-    ids = [one.experiment_id for one in experiments]
     found = store.client.search_runs(ids, wanted, order_by=["attributes.start_time DESC"], max_results=1) if ids else []
     if not found:
         where = f" in the experiment {chosen[1] or chosen[0]}" if any(chosen) else " in this MLflow store"
         raise UsageError(f"run {LATEST!r} does not exist: there is no finished evaluation{' of this version' if model_id else ''}{where}")
     if _started(found[0]) > store.clock() + _AHEAD:
-        raise UsageError(
-            f"run {LATEST!r} is unknown: run {found[0].info.run_id} claims to start in the future, {_about(found[0])}; name an id"
-        )
+        future = f"run {found[0].info.run_id} claims to start in the future, {_about(found[0])}"
+        raise UsageError(f"run {LATEST!r} is unknown: {future}; name an id")
     return found[0]
 
 
@@ -100,17 +97,14 @@ def _promoted(store: MlflowStore, named: str, model: str | None) -> Any:
     if not name:
         holders = [model] if model else [each for each in store.models() if alias in store.model(each).aliases]
         if len(holders) != 1:
-            several = (
-                f"{listed([f'{each}@{alias}' for each in holders], _MOST_NAMED)} exist" if holders else "no registered model has this alias"
-            )
-            raise UsageError(f"run {named!r}: {several}; {_WANTED}")
+            several = f"{listed([f'{each}@{alias}' for each in holders], _MOST_NAMED)} exist"
+            raise UsageError(f"run {named!r}: {several if holders else 'no registered model has this alias'}; {_WANTED}")
         name = holders[0]
     holder = store.holder(name, alias)
     if holder is None:
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
-    found = moved_by_hand(store, name, alias, holder) or recorded_pass(
-        store, name, holder.number, alias, store.version(name, holder.number)
-    )
+    version = store.version(name, holder.number)
+    found = moved_by_hand(store, name, alias, holder) or recorded_pass(store, name, holder.number, alias, version)
     if isinstance(found, str) or found.problems:
         raise UsageError(f"run {named!r} is unknown: {found if isinstance(found, str) else found.problems[0]}")
     with existing(f"run {found.record.decision.run_id}"):
@@ -119,10 +113,8 @@ def _promoted(store: MlflowStore, named: str, model: str | None) -> Any:
 
 def _begun_with(store: MlflowStore, beginning: str) -> Any:
     """Return the only run whose id begins so."""
-    ids = [one.experiment_id for one in store.client.search_experiments()]
-    found = store.client.search_runs(
-        ids, f"attributes.run_id LIKE '{beginning}%'", order_by=["attributes.start_time DESC"], max_results=100
-    )
+    ids, wanted = [one.experiment_id for one in store.client.search_experiments()], f"attributes.run_id LIKE '{beginning}%'"
+    found = store.client.search_runs(ids, wanted, order_by=["attributes.start_time DESC"], max_results=100)
     if not found:
         raise UsageError(f"run {beginning!r} does not exist in this MLflow store")
     if len(found) > 1:

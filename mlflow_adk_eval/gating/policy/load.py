@@ -172,11 +172,14 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
     if not isinstance(value, dict):
         raise PolicyError(source, [Problem("$", shown(value), "an object with rules")])
     unknown = list(unknown_keys(Policy, value))
-    value, elsewhere = _with_keys(value, beside or Path())
-    try:
-        value, calibration = _with_calibration(value, beside or Path()), None
-    except InputError as error:
-        value, calibration = value | {"calibration": {}}, error
+    folder, calibration = beside or Path(), None
+    value, elsewhere = _with_keys(value, folder)
+    if isinstance(given := value.get("calibration"), str | dict):  # one that it holds is checked, and one that it names is put in its place
+        try:
+            read = load_calibration(folder / given if isinstance(given, str) else given)
+            value |= {"calibration": read.model_dump(mode="json", exclude_none=True)}
+        except InputError as error:
+            value, calibration = value | {"calibration": {}}, error
     try:
         policy = Policy.model_validate(value)
         details = []
@@ -191,7 +194,10 @@ def parse_policy(value: Any, source: str, *, beside: Path | None = None) -> Poli
         wholes = contradictions([(str(place[-1]), rule) for place, rule in rules.items()], given)
         details += [ErrorDetails(type=error.type, loc=(), msg="", input=None, ctx=dict(error.context or {})) for error in wholes]
     found = [*problems_of(Policy, value, details, unknown, at="$"), *elsewhere]
-    found += [*_without_effect(rules), *_impossible(value)]
+    for place, rule in rules.items():  # the bounds that every run meets, or none can, of measures whose range is known without a run
+        for key, bound, wanted in rule.without_effect(*(range_of(str(place[-1])) or (-math.inf, math.inf))):
+            found.append(Problem(json_path("$", (*place, key)), bound, wanted, NO_EFFECT))
+    found += _impossible(value)
     if calibration and not found:
         raise calibration
     if calibration:
@@ -215,13 +221,6 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     return value.items() if isinstance(value, Mapping) else ()
 
 
-def _without_effect(rules: Mapping[Steps, Rule]) -> Iterator[Problem]:
-    """Yield the bounds that every run meets, or none can, of measures whose range is known without a run."""
-    for place, rule in rules.items():
-        for key, given, wanted in rule.without_effect(*(range_of(str(place[-1])) or (-math.inf, math.inf))):
-            yield Problem(json_path("$", (*place, key)), given, wanted, NO_EFFECT)
-
-
 def _impossible(value: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the thresholds that a policy pins and no config can have."""
     pin = value.get("config")
@@ -230,15 +229,6 @@ def _impossible(value: Mapping[str, Any]) -> Iterator[Problem]:
         if isinstance(threshold, int | float) and math.isfinite(threshold) and not low <= threshold <= high:
             where = json_path("$", ("config", "criteria", str(criterion)))
             yield Problem(where, f"{threshold:.15g}", f"a number from {low:g} to {high:g}", NO_EFFECT)
-
-
-def _with_calibration(value: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a policy that holds its calibration instead of naming it; one that it holds is checked."""
-    given = value.get("calibration")
-    if not isinstance(given, str | dict):
-        return value
-    read = load_calibration(folder / given if isinstance(given, str) else given)
-    return value | {"calibration": read.model_dump(mode="json", exclude_none=True)}
 
 
 def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], list[Problem]]:

@@ -73,6 +73,9 @@ Name = Annotated[str, StringConstraints(min_length=1), AfterValidator(_as_it_is)
 Share = Annotated[float, Field(gt=0, lt=1, strict=True)]
 Confidence = Annotated[float, Field(gt=0.5, lt=1, strict=True)]
 Number = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Amount = Annotated[Number, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 CORRECTED = ("corrected_ci_low", "ppi_ci_low")
 """The lower bounds of the pass rate that people would give."""
 Use = Literal["mean", "ci_low", "ci_high", "corrected_ci_low", "ppi_ci_low"]
@@ -127,35 +130,30 @@ Age = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^\d+\s*[mhdw]$", "examples": ["12h", "7d", "2w"]}),
 ]
 Day = Annotated[date, BeforeValidator(_day)]
-
-
 Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+def _optional(description: str, **more: Any) -> Any:
+    """Return the field of a demand that need not be there."""
+    return Field(default=None, description=description, **more)
 
 
 class JudgeDemand(_Part):
     """How well a judge must be known by people's labels, before what it says decides anything."""
 
-    calibrated: Annotated[bool, Field(strict=True)] | None = Field(
-        default=None, description="Whether the policy must have a calibration of exactly this judge."
+    calibrated: Flag | None = _optional("Whether the policy must have a calibration of exactly this judge.")
+    labels: Count | None = _optional("The least number of labelled verdicts it must be calibrated on.")
+    max_age: Age | None = _optional("The greatest age of the oldest labelled run, such as 90d.")
+    min_kappa: Rate | None = _optional("The least Cohen's kappa between judge and people.")
+    min_sensitivity: Rate | None = _optional("The least share of people's passes that the judge passes as well.")
+    min_specificity: Rate | None = _optional("The least share of people's failures that the judge fails as well.")
+    fresh: Flag | None = _optional("Whether every vote must be asked for in this evaluation, and none reused from a ledger.")
+    max_reused: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = _optional(
+        "The largest share of a criterion's votes that may be reused from other evaluations."
     )
-    labels: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        default=None, description="The least number of labelled verdicts it must be calibrated on."
-    )
-    max_age: Age | None = Field(default=None, description="The greatest age of the oldest labelled run, such as 90d.")
-    min_kappa: Rate | None = Field(default=None, description="The least Cohen's kappa between judge and people.")
-    min_sensitivity: Rate | None = Field(default=None, description="The least share of people's passes that the judge passes as well.")
-    min_specificity: Rate | None = Field(default=None, description="The least share of people's failures that the judge fails as well.")
-    fresh: Annotated[bool, Field(strict=True)] | None = Field(
-        default=None,
-        description="Whether every vote must be asked for in this evaluation, and none reused from a ledger.",
-    )
-    max_reused: Annotated[float, Field(ge=0, lt=1, strict=True)] | None = Field(
-        default=None, description="The largest share of a criterion's votes that may be reused from other evaluations."
-    )
-    max_drift: Share | None = Field(
-        default=None,
-        description="The size, as a share of the scale, from which on a change of the judge leaves undecided what it comes between: run and"
-        " baseline, or run and labels.",
+    max_drift: Share | None = _optional(
+        "The size, as a share of the scale, from which on a change of the judge leaves undecided what it comes between: run and"
+        " baseline, or run and labels."
     )
     use: Literal["mean", "ci_low"] = Field(
         default="mean",
@@ -185,26 +183,20 @@ class JudgeDemand(_Part):
 class Rule(_Part):
     """What one measure must come to. In a comparison, *worse* is lower, or higher where lower is better."""
 
-    min: Number | None = Field(default=None, description="The least that passes.")
-    max: Number | None = Field(default=None, description="The most that passes.")
-    use: Use | None = Field(
-        default=None,
-        description="The number to compare with min or max: mean (as measured), ci_low or ci_high (a bound of the confidence interval),"
+    min: Number | None = _optional("The least that passes.")
+    max: Number | None = _optional("The most that passes.")
+    use: Use | None = _optional(
+        "The number to compare with min or max: mean (as measured), ci_low or ci_high (a bound of the confidence interval),"
         " corrected_ci_low (the lower bound of the pass rate corrected for the judge's error) or ppi_ci_low (the same, from labels of this very run)."
-        " Without it, min and max use the mean, and max_drop is tested for significance. With mean, it is not.",
+        " Without it, min and max use the mean, and max_drop is tested for significance. With mean, it is not."
     )
-    max_drop: Annotated[Number, Field(ge=0)] | None = Field(
-        default=None, description="The largest allowed drop from the baseline on the same cases, in the unit of the measure."
-    )
-    confidence: Confidence | None = Field(default=None, description="The confidence level of intervals and tests; overrides the policy's.")
-    min_cases: Annotated[int, Field(ge=1, strict=True)] | None = Field(
-        default=None, description="The least number of distinct cases with a value; overrides the policy's or the slice's number."
-    )
-    judge: JudgeDemand | None = Field(default=None, description="Demands on the judges behind this measure, in addition to the policy's.")
-    range: tuple[Number, Number] | None = Field(
-        default=None,
-        description="Limits for a single case's value, such as [0, 100]; values outside are clipped. Needed for a measure without limits,"
-        " where one case could lift the mean of all.",
+    max_drop: Amount | None = _optional("The largest allowed drop from the baseline on the same cases, in the unit of the measure.")
+    confidence: Confidence | None = _optional("The confidence level of intervals and tests; overrides the policy's.")
+    min_cases: Count | None = _optional("The least number of distinct cases with a value; overrides the policy's or the slice's number.")
+    judge: JudgeDemand | None = _optional("Demands on the judges behind this measure, in addition to the policy's.")
+    range: tuple[Number, Number] | None = _optional(
+        "Limits for a single case's value, such as [0, 100]; values outside are clipped. Needed for a measure without limits,"
+        " where one case could lift the mean of all."
     )
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
@@ -247,9 +239,7 @@ class Slice(_Part):
     tags: tuple[Name, ...] = Field(
         default=(), description="Tags (the list `tags` in the eval case); a case with any of them is in the slice."
     )
-    min_cases: int = Field(
-        default=1, ge=1, strict=True, description="The least number of distinct cases with a value for each of its rules."
-    )
+    min_cases: Count = Field(default=1, description="The least number of distinct cases with a value for each of its rules.")
     rules: dict[Name, Rule] = Field(min_length=1)
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
@@ -286,14 +276,12 @@ class Holdout(_Part):
 
     ids: tuple[Name, ...] = Field(default=(), description="Patterns for eval ids, as in a slice.")
     tags: tuple[Name, ...] = Field(default=(), description="Tags, as in a slice.")
-    uses: int = Field(
-        ge=1,
-        strict=True,
-        description="How often these cases may be scored, before you replace them. Each use has an equal share of the error.",
+    uses: Count = Field(
+        description="How often these cases may be scored, before you replace them. Each use has an equal share of the error."
     )
-    min: Rate | None = Field(default=None, description="The least share of these cases that must pass, as measured.")
-    max_drop: Annotated[Number, Field(ge=0, lt=1)] | None = Field(
-        default=None, description="The largest allowed drop of that share from the baseline, tested for significance."
+    min: Rate | None = _optional("The least share of these cases that must pass, as measured.")
+    max_drop: Annotated[Number, Field(ge=0, lt=1)] | None = _optional(
+        "The largest allowed drop of that share from the baseline, tested for significance."
     )
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
@@ -309,7 +297,7 @@ class Waiver(Settings):
     """A case, or one criterion of it, that does not count until a day."""
 
     case: Name = Field(description="The eval id.")
-    criterion: Name | None = Field(default=None, description="The criterion to waive; default: the whole case.")
+    criterion: Name | None = _optional("The criterion to waive; default: the whole case.")
     owner: Text
     reason: Text
     expires: Day = Field(description="The last day it is valid, in UTC.")
@@ -324,9 +312,7 @@ class EvalSetPin(_Part):
     """Which eval set the run must have used."""
 
     id: Name | None = None
-    digest: Digest | None = Field(
-        default=None, description="The run's parameter adk_eval.eval_set_digest. Without it, any cases with that id will do."
-    )
+    digest: Digest | None = _optional("The run's parameter adk_eval.eval_set_digest. Without it, any cases with that id will do.")
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.id is None and self.digest is None:
@@ -336,10 +322,8 @@ class EvalSetPin(_Part):
 class ConfigPin(_Part):
     """Which config the run must have used."""
 
-    digest: Digest | None = Field(default=None, description="The run's parameter adk_eval.config_digest; it covers every setting.")
-    criteria: dict[Name, Number] | None = Field(
-        default=None, min_length=1, description="Exactly the criteria that decide each case, with their thresholds."
-    )
+    digest: Digest | None = _optional("The run's parameter adk_eval.config_digest; it covers every setting.")
+    criteria: dict[Name, Number] | None = _optional("Exactly the criteria that decide each case, with their thresholds.", min_length=1)
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.digest is None and self.criteria is None:
@@ -372,11 +356,10 @@ JudgeModel = Annotated[
 class JudgePin(JudgeDemand):
     """Who may judge, and how well every judge that a demand rests on must be known."""
 
-    models: tuple[JudgeModel, ...] | None = Field(
-        default=None,
-        min_length=1,
-        description="The models that may judge, as the config names them. Each is called at its provider's own host; write {model: …, host: …}"
+    models: tuple[JudgeModel, ...] | None = _optional(
+        "The models that may judge, as the config names them. Each is called at its provider's own host; write {model: …, host: …}"
         " for another. Default: any model.",
+        min_length=1,
     )
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
@@ -395,15 +378,10 @@ class IdentityPin(Settings):
 class AttestationPin(_Part):
     """Who must have signed what was evaluated, when the evaluation ended."""
 
-    keys: tuple[Text, ...] | None = Field(
-        default=None, min_length=1, description="Accepted public keys: PEM text or, in a policy file, the path of a PEM file."
-    )
-    identities: tuple[IdentityPin, ...] | None = Field(
-        default=None, min_length=1, description="Accepted OIDC identities, for signatures by Sigstore."
-    )
-    trust: Json | None = Field(
-        default=None,
-        description="Sigstore's TrustedRoot or, in a policy file, its path. Default: the public Sigstore's, from the network.",
+    keys: tuple[Text, ...] | None = _optional("Accepted public keys: PEM text or, in a policy file, the path of a PEM file.", min_length=1)
+    identities: tuple[IdentityPin, ...] | None = _optional("Accepted OIDC identities, for signatures by Sigstore.", min_length=1)
+    trust: Json | None = _optional(
+        "Sigstore's TrustedRoot or, in a policy file, its path. Default: the public Sigstore's, from the network."
     )
     source: Literal["required", "optional"] = Field(
         default="required", description="Whether the agent's source must be known and match its LoggedModel."
@@ -430,9 +408,9 @@ class BaselineSource(_Part):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
     alias: Name | None = None
-    version: Annotated[int, Field(ge=1, strict=True)] | None = None
+    version: Count | None = None
     run: Name | None = None
-    model: Name | None = Field(default=None, description="The registered model; default: the model being promoted.")
+    model: Name | None = _optional("The registered model; default: the model being promoted.")
     if_missing: Literal["absolute", "refuse"] = Field(
         default="absolute", description="What to do without a champion: pass on the absolute rules alone, or refuse to promote."
     )
@@ -452,11 +430,9 @@ class BaselineSource(_Part):
 class Price(_Part):
     """What a million tokens cost, in one currency for the whole policy."""
 
-    input: Annotated[Number, Field(ge=0)] | None = None
-    output: Annotated[Number, Field(ge=0)] | None = None
-    tokens: Annotated[Number, Field(ge=0)] | None = Field(
-        default=None, description="One price for input and output. Use it for the agent: only the sum of its tokens is known."
-    )
+    input: Amount | None = None
+    output: Amount | None = None
+    tokens: Amount | None = _optional("One price for input and output. Use it for the agent: only the sum of its tokens is known.")
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         named = [name for name in ("input", "output", "tokens") if getattr(self, name) is not None]
@@ -499,36 +475,31 @@ class Policy(_Part):
     """The demands on a run. Immutable; its digest is part of each decision."""
 
     name: Text = "policy"
-    thresholds: bool = Field(
+    thresholds: Flag = Field(
         default=False,
-        strict=True,
         description="Whether each case must also reach every threshold in the run's own config, as it must without a policy.",
     )
     eval_set: EvalSetPin | None = None
     config: ConfigPin | None = None
     judge: JudgePin | None = None
     attestation: AttestationPin | None = None
-    min_cases: int = Field(
-        default=1,
-        ge=1,
-        strict=True,
-        description="The least number of distinct cases that are not waived, in the run and for each rule on all cases.",
+    min_cases: Count = Field(
+        default=1, description="The least number of distinct cases that are not waived, in the run and for each rule on all cases."
     )
-    max_age: Age | None = Field(default=None, description="The greatest age of the run, such as 7d.")
+    max_age: Age | None = _optional("The greatest age of the run, such as 7d.")
     confidence: Confidence = CONFIDENCE
     power: Share = Field(default=0.8, description="The statistical power assumed when an undecided rule says how many cases it needs.")
     rules: dict[Name, Rule] = Field(default_factory=dict, description="Rules by criterion or other measure.")
     slices: dict[Name, Slice] = Field(default_factory=dict)
-    attempts: Attempts | None = Field(
-        default=None, description="Default: each attempt is decided at the full error, and from the second on, the decision says the risk."
+    attempts: Attempts | None = _optional(
+        "Default: each attempt is decided at the full error, and from the second on, the decision says the risk."
     )
     holdout: Holdout | None = None
     must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
-    calibration: Json | None = Field(
-        default=None,
-        description="The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges; in a policy file, its path.",
+    calibration: Json | None = _optional(
+        "The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges; in a policy file, its path."
     )
     prices: dict[Name, Price] = Field(default_factory=dict, description="Prices by judge model, and for `agent`; for rules on cost.")
 

@@ -107,12 +107,10 @@ class AliasRollback:
                 if self.kind == "restore" and not found.disproven:
                     break  # to go back further could be what somebody spoilt its evidence for
             if passed is None:
-                nothing = f"the claim log of {name!r} has no earlier holder of the alias {alias}"
-                return self._stay(holder, problems or [nothing])
+                return self._stay(holder, problems or [f"the claim log of {name!r} has no earlier holder of the alias {alias}"])
             record = replace(passed, kind=self.kind, previous=holder, claim=claims.next, reason=self.reason)
-            done = RollbackResult(
-                model=name, alias=alias, kind=self.kind, previous=held, version=record.target.version, decision=record.decision
-            )
+            to_version, decision = record.target.version, record.decision
+            done = RollbackResult(model=name, alias=alias, kind=self.kind, previous=held, version=to_version, decision=decision)
             if dry_run:
                 return done
 
@@ -248,12 +246,8 @@ def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model
     if last and (problem := recreated(name, alias, last.claim.version, model)):
         return result(valid=False, reasons=(problem,))
     if holder is None:
-        reason = (
-            f"no version holds it, although {last.claim} set it"
-            if last
-            else "no version holds it, and according to its claim log none ever did"
-        )
-        return result(valid=last is None and not wanted, reasons=(reason,))
+        why = f"although {last.claim} set it" if last else "and according to its claim log none ever did"
+        return result(valid=last is None and not wanted, reasons=(f"no version holds it, {why}",))
     if not holder.source:
         return result(valid=False, reasons=(f"it points to version {holder.number}, but that was deleted",))
     if last is None or last.claim.version != holder:
@@ -275,9 +269,8 @@ def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:
             yield f"before {after.claim}, {then.difference(now)}"
         elif after.claim.previous != then:
             yield f"before {after.claim}, it was moved by hand from version {then.number} to {format_version(after.claim.previous)}"
-    last = claims.last
-    if last is not None and last.pending:
-        yield f"{last.claim} is not finished"
+    if claims.last and claims.last.pending:
+        yield f"{claims.last.claim} is not finished"
     yield from few(claims.skipped)
 
 

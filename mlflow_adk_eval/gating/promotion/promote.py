@@ -20,11 +20,12 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cache
 from typing import TypeVar
 
-from mlflow_adk_eval.errors import AliasBusyError, UsageError
-from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.errors import AgentError, AliasBusyError, UsageError
+from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion.baseline_search import attempt_in, eval_set_of
 from mlflow_adk_eval.gating.promotion.claim_log import (
     MAX_NAME,
@@ -39,12 +40,12 @@ from mlflow_adk_eval.gating.promotion.claim_log import (
     read_claim,
     text_of,
 )
-from mlflow_adk_eval.gating.promotion.held_out import HoldoutUse
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
     Record,
     RecordedBaseline,
+    RecordedHoldout,
     Target,
     VersionId,
     format_version,
@@ -54,10 +55,12 @@ from mlflow_adk_eval.gating.promotion.record import (
     version_problems,
     with_problems,
 )
+from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator
+from mlflow_adk_eval.gating.rules.holdout import HeldOut, HoldoutEvaluator, HoldoutRequest, with_holdout
+from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence
@@ -110,7 +113,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         AliasBusyError: if they are still at it; unless the evidence fails whatever they do.
     """
     examined = cache(lambda: examine(store.evidence(run_id)))  # read again under the claim, however often this is
-    held = HoldoutUse(store=store, policy=policy, holdout=policy.holdout, evaluator=holdout) if policy.holdout else None
+    held = _HoldoutUse(store=store, policy=policy, holdout=policy.holdout, evaluator=holdout) if policy.holdout else None
 
     def attempt() -> Decision:
         # (1) Read the claim log before anything that is decided on: whoever claims after this is noticed.
@@ -151,24 +154,15 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
             previous=holder,
             claim=claims.next,
             policy=policy,
-            compared=None
-            if compared is None
-            else RecordedBaseline(
-                name=compared.name,
-                version=compared.version,
-                run_id=former.run_id if former else "",
-                sha256=former.sha256 if former else "",
-                problems=compared.problems,
-            ),
+            compared=_recorded(compared),
             eval_set=eval_set_of(run),
             decision=decision,
         )
         if held and decision.passed and not dry_run and isinstance(run, ReadableRun):
-            used = replace(record, decision=replace(decision, verdict="undecided"))
-            if held.score(run, record, claims, lambda digest: enter(store, used, claims, timeouts, holdout=digest)):
+            if held.score(run, record, claims, timeouts):
                 return attempt()
-            decision = stamped(held.decided(decision, run, record, now), now)
-            record = replace(record, decision=decision, holdout=held.recorded)
+            record = held.decided(record, run, now)
+            decision = record.decision
 
         # (6) Leave a record of what is refused, and go no further. It takes a number of the claim log, since the place of the next one
         # depends on it.
@@ -214,6 +208,104 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         return _finish(store, record, earlier, too_late) if too_late else noted
 
     return patiently(attempt, store, target.name, target.alias, wait_s)
+
+
+def _recorded(compared: Baseline | None) -> RecordedBaseline | None:
+    if compared is None:
+        return None
+    run = {"run_id": compared.run.evidence.run_id, "sha256": compared.run.evidence.sha256} if compared.run else {}
+    return RecordedBaseline(name=compared.name, version=compared.version, problems=compared.problems, **run)
+
+
+@dataclass(slots=True, kw_only=True)
+class _HoldoutUse:
+    """What comes of the held-out cases in one promotion, however often it is decided again: they are scored once."""
+
+    store: MlflowStore
+    policy: Policy
+    holdout: Holdout
+    evaluator: HoldoutEvaluator | None
+    run: ExaminedRun | None = None
+    problem: str = ""
+    """Why there is no such run."""
+    eval_set: str = ""
+    use: int = 0
+
+    def score(self, candidate: ReadableRun, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> bool:
+        """Have the cases scored, unless they were or cannot be; return whether that is an entry of the claim log now.
+
+        Args:
+            candidate: the run that is decided on.
+            record: the decision so far.
+            claims: the claim log, as it was before that.
+            timeouts: how long claims of others are respected.
+
+        Raises:
+            AliasBusyError: if others took the next number, so that nothing was scored.
+        """
+        if self.evaluator is None:
+            how = "--agent AGENT --eval-set FILE, or holdout=make_holdout_evaluator(AGENT, eval_set=FILE)"
+            self.problem = (
+                f"holdout: the policy holds out cases, and nobody scores them; give the candidate's agent and the eval set: {how}"
+            )
+        if self.run or self.problem or self.evaluator is None:
+            return False
+
+        def begin(digest: str) -> None:
+            before, allowed = claims.uses(digest), self.holdout.uses
+            self.eval_set, self.use = digest, before + 1
+            if before >= allowed:
+                raise UsageError(f"the held-out cases were scored {before} times, and the policy allows {allowed}: replace these cases")
+            self._champion(record)
+            enter(self.store, replace(record, decision=replace(record.decision, verdict="undecided")), claims, timeouts, holdout=digest)
+
+        request = HoldoutRequest(holdout=self.holdout, model_id=record.version.model_id or "", candidate=candidate, begin=begin)
+        try:
+            self.run = examine(self.store.evidence(self.evaluator(request)))
+        except (UsageError, AgentError) as error:
+            self.problem = f"holdout: {error}"
+        except (SystemExit, BaseExceptionGroup) as error:
+            if isinstance(error, Exception):
+                raise
+            # Code that was imported or called must not end the promotion, least of all with exit code 0.
+            self.problem = f"holdout: {type(error).__name__}: {message_of(error)}"
+        return self.store.claim_log(record.target.name, record.target.alias).next != claims.next
+
+    def decided(self, record: Record, candidate: ExaminedRun, now: datetime) -> Record:
+        """Return the record of a pass, decided together with what the cases came to."""
+        problem, champion = self.problem, None
+        try:
+            champion = self._champion(record) if self.run else None
+        except UsageError as error:  # another one than when they were scored
+            problem = f"holdout: {error}"
+        if problem or self.run is None:
+            return replace(record, decision=with_problems(record.decision, [problem]))
+        held, evidence = HeldOut(run=self.run, eval_set=self.eval_set, use=self.use, champion=champion), self.run.evidence
+        decision = with_holdout(record.decision, self.policy, candidate, held, now=now, calibration=self.store.calibration)
+        recorded = RecordedHoldout(
+            eval_set=self.eval_set, use=self.use, run_id=evidence.run_id, sha256=evidence.sha256, compared=_recorded(champion)
+        )
+        return replace(record, decision=decision, holdout=recorded)
+
+    def _champion(self, record: Record) -> Baseline | None:
+        """Return the champion's run of the held-out cases, by its promotion record; ``None`` where none is compared.
+
+        Raises:
+            UsageError: if it has none, or that changed.
+        """
+        champion, source = record.champion, self.policy.baseline
+        if self.holdout.max_drop is None or champion is None or champion == record.version or source is None:
+            return None
+        model, alias = source.model or record.target.name, source.alias or record.target.alias
+        name = record.compared.name if record.compared else f"version {champion.number} of {model!r}"
+        found = recorded_pass(self.store, model, champion.number, alias, self.store.version(model, champion.number))
+        if isinstance(found, str) or found.problems:
+            raise UsageError(found if isinstance(found, str) else found.problems[0])
+        then = found.record.holdout
+        if then is None or then.eval_set != self.eval_set:
+            again = "promote it again by this policy, with its agent, to score them"
+            raise UsageError(f"the held-out cases were not scored when {name}, was promoted: {again}")
+        return Baseline(name=name, version=champion, run=as_then(self.store, f"the held-out cases of {name},", then.run_id, then.sha256))
 
 
 def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:

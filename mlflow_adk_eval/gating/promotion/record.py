@@ -188,10 +188,10 @@ class RecordedBaseline:
 
     name: str
     version: VersionId | None
-    run_id: str
-    sha256: str
+    run_id: str = ""
+    sha256: str = ""
     """The hash of the run's manifest."""
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +205,8 @@ class RecordedHoldout:
     run_id: str
     sha256: str
     """The hash of the run's manifest."""
-    champion: str = ""
-    """What it was compared with, as reasons call it; empty where there was nothing, as are the next two."""
-    champion_run_id: str = ""
-    champion_sha256: str = ""
+    compared: RecordedBaseline | None = None
+    """The champion's run of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.gating.rules.decide import decide
-from mlflow_adk_eval.gating.rules.holdout import HeldOut, policy_of, with_holdout
+from mlflow_adk_eval.gating.rules.holdout import HeldOut, with_holdout
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runs.examined import ExaminedRun, examine
 from mlflow_adk_eval.runs.manifest import sha256
@@ -189,19 +189,20 @@ def verify_version(
     intact = not problems and not run.problems
 
     # (9) What it was compared with is as it was, too.
-    baseline = _baseline_today(store, record.compared)
-    if isinstance(baseline, str):
-        return Verification(decision=with_problems(undecided(baseline, run_id=run.evidence.run_id), problems), record=record)
+    try:
+        baseline = _as_compared(store, record.compared)
+    except UsageError as error:
+        return Verification(decision=with_problems(undecided(str(error), run_id=run.evidence.run_id), problems), record=record)
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
     today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=store.drift(run, at))
-    held = _held_out_today(store, record)
-    if today.passed and isinstance(held, HeldOut):
-        held_measured = store.calibration(policy_of(record.policy), held.run)
-        today = with_holdout(today, record.policy, run, held, now=at, measured=held_measured)
-    problems += [held] if isinstance(held, str) else []
+    try:
+        if (held := _held_out_today(store, record)) and today.passed:
+            today = with_holdout(today, record.policy, run, held, now=at, calibration=store.calibration)
+    except UsageError as error:
+        problems.append(str(error))
     if then.passed and today.passed:
         problems += differences(then, today)
     decision = with_problems(today, problems)
@@ -343,33 +344,28 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
     return Baseline(name="its baseline", problems=(problem,))
 
 
-def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | str | None:
-    """Return what the held-out cases came to, as it is today, or why that cannot be had; ``None`` where nothing holds them out."""
+def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | None:
+    """Return what the held-out cases came to, as it is today; ``None`` where nothing holds them out.
+
+    Raises:
+        UsageError: if that cannot be had.
+    """
     then, what = record.holdout, "its held-out cases"
     if record.policy.holdout is None or not record.decision.passed:
         return None
     if then is None:
-        return f"the promotion record has no run of {what}"
-    try:
-        run, champion = as_then(store, what, then.run_id, then.sha256), None
-        if then.champion_run_id:
-            champion = Baseline(name=then.champion, run=as_then(store, what, then.champion_run_id, then.champion_sha256))
-    except UsageError as error:
-        return str(error)
+        raise UsageError(f"the promotion record has no run of {what}")
+    run, champion = as_then(store, what, then.run_id, then.sha256), _as_compared(store, then.compared, what)
     return HeldOut(run=run, eval_set=then.eval_set, use=then.use, champion=champion)
 
 
-def _baseline_today(store: MlflowStore, compared: RecordedBaseline | None) -> Baseline | str | None:
-    """Return what a record was compared with, as it is today, or why that cannot be had."""
+def _as_compared(store: MlflowStore, compared: RecordedBaseline | None, what: str = "") -> Baseline | None:
+    """Return what a run was compared with, as it is today; `what`: as for `as_then`, which may raise."""
     if compared is None:
         return None
-    if not compared.run_id:
-        return Baseline(name=compared.name, version=compared.version, problems=compared.problems)
-    try:
-        run = as_then(store, f"its baseline, {compared.name},", compared.run_id, compared.sha256)
-    except UsageError as error:
-        return str(error)
-    return Baseline(name=compared.name, version=compared.version, run=run)
+    what = what or f"its baseline, {compared.name},"
+    run = as_then(store, what, compared.run_id, compared.sha256) if compared.run_id else None
+    return Baseline(name=compared.name, version=compared.version, run=run, problems=() if run else compared.problems)
 
 
 def as_then(store: MlflowStore, what: str, run_id: str, sha256: str) -> ExaminedRun:

@@ -23,8 +23,6 @@ from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.manifest import agent_problems
 from mlflow_adk_eval.text import counted
 
-_MEASURE = "case_pass_rate"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldoutRequest:
@@ -43,6 +41,9 @@ HoldoutEvaluator = Callable[[HoldoutRequest], str]
 """Scores held-out cases and returns the id of the run. A `UsageError` or an `AgentError` says why that cannot be done."""
 
 
+Calibrated = Callable[[Policy, ExaminedRun], CheckedCalibration | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
     """What the held-out cases came to."""
@@ -56,22 +57,10 @@ class HeldOut:
     """The champion's run of them; ``None``: the policy does not compare them, or there is no champion."""
 
 
-def policy_of(policy: Policy) -> Policy:
-    """Return what a policy demands of the run of its held-out cases."""
-    if (held := policy.holdout) is None:
-        return policy
-    kept = {name: getattr(policy, name) for name in ("name", "attestation", "max_age", "confidence", "power", "baseline", "calibration")}
-    # What a config says of single cases differs, so `with_holdout` compares the rest instead of its digest.
-    config = policy.config and policy.config.model_copy(update={"digest": None})
-    rules = {_MEASURE: Rule.model_construct(min=held.min, max_drop=held.max_drop)}
-    judge = policy.judge and policy.judge.model_copy(update={"max_drift": None})  # both agents were judged one after the other
-    return Policy.model_construct(**kept, judge=judge, config=config, rules=rules, attempts=Attempts(spend=held.uses))
-
-
 def with_holdout(
-    decision: Decision, policy: Policy, candidate: ExaminedRun, held: HeldOut, *, now: datetime, measured: CheckedCalibration | None
+    decision: Decision, policy: Policy, candidate: ExaminedRun, held: HeldOut, *, now: datetime, calibration: Calibrated
 ) -> Decision:
-    """Return a decision that is *passed* together with what the held-out cases came to.
+    """Return a decision that is *passed* together with what the held-out cases came to, where the policy holds out any.
 
     Args:
         decision: what everything else came to.
@@ -79,10 +68,12 @@ def with_holdout(
         candidate: the run that is decided on.
         held: the run of the held-out cases.
         now: as for `decide`.
-        measured: as for `decide`, held against the run of the held-out cases.
+        calibration: returns a policy's calibration, held against a run.
     """
     run, demanded = held.run, policy.holdout
-    use = f"use {held.use} of {demanded.uses if demanded else 0} of the held-out cases, in run {run.evidence.run_id}"
+    if demanded is None:
+        return decision
+    use = f"use {held.use} of {demanded.uses} of the held-out cases, in run {run.evidence.run_id}"
     notes = (*(note for note in decision.notes if note != UNSCORED), use)
     problems = agent_problems(run.evidence, candidate.evidence.params.get("adk_eval.model_id", ""))
     if isinstance(run, ReadableRun) and isinstance(candidate, ReadableRun):
@@ -94,11 +85,16 @@ def with_holdout(
     if problems:
         reason = f"holdout: run {run.evidence.run_id} does not count: {problems[0]}"
         return replace(decision, verdict="undecided", reasons=(reason,), notes=notes)
-    if demanded and demanded.min is None and held.champion is None:
+    if demanded.min is None and held.champion is None:
         alone = "holdout: there is no champion to compare with, so the held-out cases decide nothing"
         return replace(decision, notes=(*notes, alone))
-    champion = held.champion or Baseline(name="the champion")
-    found = decide(run, policy_of(policy), now=now, baseline=champion, measured=measured, attempt=Attempt(held.use))
+    kept = {name: getattr(policy, name) for name in ("name", "attestation", "max_age", "confidence", "power", "baseline", "calibration")}
+    config = policy.config and policy.config.model_copy(update={"digest": None})  # what it says of single cases differs: compared above
+    judge = policy.judge and policy.judge.model_copy(update={"max_drift": None})  # both agents were judged one after the other
+    rules = {"case_pass_rate": Rule.model_construct(min=demanded.min, max_drop=demanded.max_drop)}
+    own = Policy.model_construct(**kept, judge=judge, config=config, rules=rules, attempts=Attempts(spend=demanded.uses))
+    champion, measured = held.champion or Baseline(name="the champion"), calibration(own, run)
+    found = decide(run, own, now=now, baseline=champion, measured=measured, attempt=Attempt(held.use))
     checks = [replace(check, measure="holdout", reason=_reason(check, held.champion)) for check in found.checks]
     if found.passed:
         reasons = (*decision.reasons, *(check.reason for check in checks))
