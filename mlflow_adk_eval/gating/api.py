@@ -237,9 +237,7 @@ def audit(  # noqa: PLR0913 - which aliases, what to do about them, whom to trus
     with store_at(tracking_uri, registry_uri, **_trust(signing_key, verify_key, checkpoint, writes=restore and not dry_run)) as store:
         pinned = store.checkpoint.pins() if store.checkpoint else {}  # one that was deleted is not among those that there are
         names, required = [name] if name is not None else sorted({*store.models(), *pinned}), name is not None
-        audits = tuple(
-            found for each in names for found in audit_in(store, each, alias, restore=restore, dry_run=dry_run, required=required)
-        )
+        audits = tuple(one for each in names for one in audit_in(store, each, alias, restore=restore, dry_run=dry_run, required=required))
         for found in audits:
             if found.valid or found.restored:
                 _advance(store, found.model, found.alias)

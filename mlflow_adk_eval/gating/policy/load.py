@@ -263,8 +263,7 @@ def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], lis
 def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema of policy files, for editors."""
     schema = Policy.model_json_schema(by_alias=False)
-    properties = schema["properties"]
-    properties["calibration"] = {
+    schema["properties"]["calibration"] = {
         "anyOf": [{"type": "string"}, {"type": "object"}],
         "description": "The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges: its path, relative to this file.",
     }

@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
@@ -37,7 +38,6 @@ COST, AGENT = "cost", "agent"
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _MINUTE = timedelta(minutes=1)
 _APART = "and a separate rule for each bound of a range"
-_AGE_WANTED = "an age such as 12h, 7d or 2w"
 
 
 def _unwanted(found: str, wanted: str, lacks: str = "") -> PydanticCustomError:
@@ -88,12 +88,10 @@ def _age(value: Any) -> Any:
             raise _unwanted(str(value), "an age of whole minutes")
         return value
     found = re.fullmatch(r"(\d+)\s*([mhdw])", value.strip()) if isinstance(value, str) else None
-    if found is None or not int(found[1]):
-        raise _unwanted(repr(value), _AGE_WANTED)
-    try:
-        return timedelta(**{_UNITS[found[2]]: int(found[1])})
-    except OverflowError:
-        raise _unwanted(repr(value), _AGE_WANTED) from None
+    with suppress(OverflowError):
+        if found and int(found[1]):
+            return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    raise _unwanted(repr(value), "an age such as 12h, 7d or 2w")
 
 
 def format_age(age: timedelta) -> str:
@@ -173,9 +171,8 @@ class JudgeDemand(_Part):
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.fresh is not None and self.max_reused is not None:
-            yield _unwanted(
-                f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}", "one of them: fresh means max_reused 0"
-            )
+            both = f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}"
+            yield _unwanted(both, "one of them: fresh means max_reused 0")
         if self.demands and self.calibrated is False:
             yield _unwanted("calibrated: false with other demands on the calibration", "calibrated: true, or none of them")
 
@@ -463,8 +460,7 @@ def contradictions(rules: Sequence[tuple[str, Rule]], given: Mapping[str, Any]) 
     prices = given.get("prices")
     of_agent = prices.get(AGENT) if isinstance(prices, Mapping) else None
     if isinstance(of_agent, Price) and of_agent.tokens is None:
-        wanted = "prices.agent.tokens: only the sum of the agent's tokens is known"
-        yield _unwanted("a price of the agent by input and output", wanted)
+        yield _unwanted("a price of the agent by input and output", "prices.agent.tokens: only the sum of the agent's tokens is known")
     must_pass, waivers = (part if isinstance(part, list | tuple) else () for part in map(given.get, ("must_pass", "waivers")))
     yield from _twice((case for case in must_pass if isinstance(case, str)), "case of must_pass")
     waivers = [waiver for waiver in waivers if isinstance(waiver, Waiver)]
@@ -519,10 +515,8 @@ class Policy(_Part):
 
     def all_rules(self) -> list[tuple[str, str, Rule]]:
         """Return each rule with its slice, empty for all cases, and its measure."""
-        return [
-            *(("", measure, rule) for measure, rule in self.rules.items()),
-            *((name, measure, rule) for name, found in self.slices.items() for measure, rule in found.rules.items()),
-        ]
+        tables = {"": self.rules} | {name: part.rules for name, part in self.slices.items()}
+        return [(name, measure, rule) for name, rules in tables.items() for measure, rule in rules.items()]
 
     @property
     def criteria(self) -> set[str]:

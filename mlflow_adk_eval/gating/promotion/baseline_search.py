@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
@@ -34,6 +33,7 @@ _HOW_TO_REEVALUATE = (
     "reevaluate=adk_eval.make_reevaluator(eval_set=...) judges its stored answers again; make_reevaluator(AGENT, eval_set=...) runs the agent"
     " again (command line: --reevaluate --eval-set FILE, and --champion-agent AGENT)"
 )
+_NAME_A_RUN = "--baseline runs:/ID, or baseline: {run: ID} in the policy"
 _PENDING = "it has not been evaluated again yet"
 
 
@@ -144,10 +144,8 @@ class BaselineSearch:
     def _version(self, source: BaselineSource) -> BaselineRef | Baseline:
         model = source.model or self.model
         if model is None:
-            raise UsageError(
-                "the policy compares with an alias or a version but names no registered model; set --model, model=...,"
-                " or baseline: {model: NAME, ...} in the policy"
-            )
+            how = "set --model, model=..., or baseline: {model: NAME, ...} in the policy"
+            raise UsageError(f"the policy compares with an alias or a version but names no registered model; {how}")
         try:
             registered = self.store.model(model)
         except UsageError as error:
@@ -193,9 +191,7 @@ class BaselineSearch:
         runs = {record.target.alias: record.decision.run_id for record in records}
         if len(set(runs.values())) > 1:  # an alias of little worth is easily had, on a run of little worth
             named = ", ".join(f"{each} by run {run_id}" for each, run_id in runs.items())
-            return (
-                f"several of its runs led to promotions, to {named}; name one: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
-            )
+            return f"several of its runs led to promotions, to {named}; name one: {_NAME_A_RUN}"
         return records[0] if records else None
 
     def _held(self, model: str, version: VersionId) -> list[str] | str:
@@ -247,14 +243,11 @@ class BaselineSearch:
     def _problems(self, candidate: ExaminedRun, ref: BaselineRef, run_id: str) -> list[str]:
         """Return why a run cannot stand for the baseline."""
         run = self._examine(run_id)
-        about = agent_problems(run.evidence, ref.model_id) if ref.model_id else []
-        return [f"run {run_id}: {problem}" for problem in about] or incomparable(candidate, run, self.policy, self._drift(candidate))
-
-    def _drift(self, candidate: ExaminedRun) -> JudgeDrift | None:
-        """Return how the judges of a candidate changed, where the policy minds."""
+        if about := agent_problems(run.evidence, ref.model_id) if ref.model_id else []:
+            return [f"run {run_id}: {problem}" for problem in about]
         demands = (self.policy.judge, *(rule.judge for _, _, rule in self.policy.all_rules()))
         minds = any(demand and demand.max_drift is not None for demand in demands)
-        return self.store.drift(candidate, self.store.clock()) if minds else None
+        return incomparable(candidate, run, self.policy, self.store.drift(candidate, self.store.clock()) if minds else None)
 
     def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
         """Yield what else can be compared where the policy demands an attestation, which those runs then have."""
@@ -270,8 +263,7 @@ class BaselineSearch:
             if ref.run_id:
                 return _none(ref, *reasons, f"it can be evaluated again: {_HOW_TO_REEVALUATE}")
             evaluate = f"mlflow-adk-eval run AGENT EVAL_SET --agent-version {ref.agent_version}"
-            how = f"evaluate it ({evaluate}) and name that run: --baseline runs:/ID, or baseline: {{run: ID}} in the policy"
-            return _none(ref, *reasons, how)
+            return _none(ref, *reasons, f"evaluate it ({evaluate}) and name that run: {_NAME_A_RUN}")
         # Whatever a run that must not be trusted says is worth no request and no import.
         if obstacles := [*against, *self._obstacles(candidate, ref)]:
             return _none(ref, *reasons, f"it was not evaluated again, because the run cannot pass anyway: {obstacles[0]}")
@@ -308,10 +300,8 @@ class BaselineSearch:
 
     def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
         """Return why a candidate cannot pass, whatever it is compared with."""
-        measured, now = self.store.calibration(self.policy, candidate), self.store.clock()
-        decision = decide(
-            candidate, self.policy, baseline=_none(ref, _PENDING), now=now, measured=measured, drift=self.store.drift(candidate, now)
-        )
+        measured, now, pending = self.store.calibration(self.policy, candidate), self.store.clock(), _none(ref, _PENDING)
+        decision = decide(candidate, self.policy, baseline=pending, now=now, measured=measured, drift=self.store.drift(candidate, now))
         reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
         if (target := self.candidate) is not None:
             reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)

@@ -351,9 +351,8 @@ def _part(kind: type[T], text: str | None, verifier: Verifier | None, claim: Cla
     """Return what a parameter holds, and why it is no part of the claim log, going by itself and the claim that it follows."""
     if text is None:
         return None, ""
-    value: T
     try:
-        value = _ADAPTERS[kind].validate_json(text)
+        value: T = _ADAPTERS[kind].validate_json(text)
     except ValidationError:
         return None, f"is not {_WANTED[kind]}"
     if verifier and not verifier.verifies(*_signed_part(value), value.signature):

@@ -1,8 +1,9 @@
 """Setting an alias on evidence: decide, claim, check that everything is as it was, record, set it, look again.
 
 `promote_in` has the whole way as numbered steps, in the order in which they make the promotion safe. It reads the claim log first and the
-evidence after it, so that whoever claims in between is noticed, and decides on runs that were read and examined once. A refusal is recorded,
-too: in the claim log, and on the version's tags, or beside them where those hold the record of an earlier pass.
+evidence after it, so that whoever claims in between is noticed, and decides on runs that were read and examined once. The cases that a
+policy holds out are scored when everything else passes, and each use is an entry of the claim log before the agent is called. A refusal is
+recorded, too: in the claim log, and on the version's tags, or beside them where those hold the record of an earlier pass.
 
 MLflow has no compare-and-set for aliases. A `ClaimedAlias` makes one of the claim log, whose entries can be written only once: claim the next
 number, check that everything is as it was decided on, write the record, check again, confirm the claim, set the alias, and end the claim.
@@ -68,6 +69,9 @@ from mlflow_adk_eval.runs.manifest import Evidence
 T = TypeVar("T")
 WAIT_S = 60.0
 """For how long a promotion waits for others at the same alias, unless it is told otherwise."""
+_HOW_TO_SCORE = (
+    "give the candidate's agent and the eval set: --agent AGENT --eval-set FILE, or holdout=make_holdout_evaluator(AGENT, eval_set=FILE)"
+)
 _PARTS = ("lifecycle_stage", "status", "end_time", "params", "tags", "metrics", "model_ids", "manifest", "artifacts")
 
 
@@ -244,10 +248,7 @@ class _HoldoutUse:
             AliasBusyError: if others took the next number, so that nothing was scored.
         """
         if self.evaluator is None:
-            how = "--agent AGENT --eval-set FILE, or holdout=make_holdout_evaluator(AGENT, eval_set=FILE)"
-            self.problem = (
-                f"holdout: the policy holds out cases, and nobody scores them; give the candidate's agent and the eval set: {how}"
-            )
+            self.problem = f"holdout: the policy holds out cases, and nobody scores them; {_HOW_TO_SCORE}"
         if self.run or self.problem or self.evaluator is None:
             return False
 
@@ -273,18 +274,16 @@ class _HoldoutUse:
 
     def decided(self, record: Record, candidate: ExaminedRun, now: datetime) -> Record:
         """Return the record of a pass, decided together with what the cases came to."""
-        problem, champion = self.problem, None
+        if self.run is None:
+            return replace(record, decision=with_problems(record.decision, [self.problem]))
         try:
-            champion = self._champion(record) if self.run else None
+            champion = self._champion(record)
         except UsageError as error:  # another one than when they were scored
-            problem = f"holdout: {error}"
-        if problem or self.run is None:
-            return replace(record, decision=with_problems(record.decision, [problem]))
+            return replace(record, decision=with_problems(record.decision, [f"holdout: {error}"]))
         held, evidence = HeldOut(run=self.run, eval_set=self.eval_set, use=self.use, champion=champion), self.run.evidence
         decision = with_holdout(record.decision, self.policy, candidate, held, now=now, calibration=self.store.calibration)
-        recorded = RecordedHoldout(
-            eval_set=self.eval_set, use=self.use, run_id=evidence.run_id, sha256=evidence.sha256, compared=_recorded(champion)
-        )
+        run = {"run_id": evidence.run_id, "sha256": evidence.sha256}
+        recorded = RecordedHoldout(eval_set=self.eval_set, use=self.use, **run, compared=_recorded(champion))
         return replace(record, decision=decision, holdout=recorded)
 
     def _champion(self, record: Record) -> Baseline | None:
@@ -415,11 +414,9 @@ class ClaimedAlias:
             raise AliasBusyError(f"another process cancelled the claim to the alias {target.alias}, because it took too long")
         took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
         if took_s > self.timeouts.lease_s:
-            slow = (
-                f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set: others may have stopped waiting"
-            )
-            _end(self.store, self.claim, "refused", slow)
-            raise AliasBusyError(slow)
+            slow = f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set"
+            _end(self.store, self.claim, "refused", f"{slow}: others may have stopped waiting")
+            raise AliasBusyError(f"{slow}: others may have stopped waiting")
 
     def set_alias(self) -> None:
         """Set the alias, and look whether it is there."""

@@ -180,9 +180,8 @@ def verify_version(
     if not then.passed:
         problems.append(f"the promotion record of {record.target} says {then.verdict}: {next(iter(then.reasons), 'no reason is given')}")
     if then.policy_sha256 != record.policy.digest():
-        problems.append(
-            f"the policy {record.policy.name!r} in the promotion record is not the one used for the decision: its digest differs"
-        )
+        other = "is not the one used for the decision: its digest differs"
+        problems.append(f"the policy {record.policy.name!r} in the promotion record {other}")
     if then.evidence_sha256 != run.evidence.sha256:
         problems.append(f"the evidence of run {run.evidence.run_id} was changed after the decision")
     problems += version_problems(record.target, found, run.evidence)
@@ -209,8 +208,7 @@ def verify_version(
 
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
-        compared = _baseline_for(policy, record, baseline)
-        now = store.clock()
+        compared, now = _baseline_for(policy, record, baseline), store.clock()
         measured, drift = store.calibration(policy, run), store.drift(run, now)
         decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
@@ -332,14 +330,12 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
     wanted, recorded = policy.baseline, record.policy.baseline
     if wanted is None or not policy.compares:
         return baseline
-    named = [
-        source and (source.alias, source.version, source.run, None if source.run else source.model or record.target.name)
-        for source in (wanted, recorded)
-    ]
-    if named[0] == named[1]:
+    parts = {"alias", "version", "run", "model"}
+    given, then = ({} if each is None else each.model_dump(include=parts, exclude_none=True) for each in (wanted, recorded))
+    model = {} if wanted.run else {"model": record.target.name}  # by default
+    if model | given == model | then:
         return baseline
-    fields = {} if recorded is None else recorded.model_dump(include={"alias", "version", "run", "model"}, exclude_none=True)
-    other = ", ".join(f"{key} {value}" for key, value in fields.items()) or "nothing"
+    other = ", ".join(f"{key} {value}" for key, value in then.items()) or "nothing"
     problem = f"{record.target} was promoted with the policy {record.policy.name!r}, but that compared with another baseline ({other})"
     return Baseline(name="its baseline", problems=(problem,))
 

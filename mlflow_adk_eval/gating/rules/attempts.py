@@ -74,9 +74,8 @@ def spent(policy: Policy, attempt: Attempt | None) -> tuple[float, list[str], li
     if not error or (spend is None and attempt.number == 1):
         return share, [], notes
     if spend is None:
-        risk = (
-            f"with a chance of up to {min(1.0, error * attempt.number):.2g}, one of {attempt.number} candidates exactly at the limit passes"
-        )
+        chance = f"with a chance of up to {min(1.0, error * attempt.number):.2g}"
+        risk = f"{chance}, one of {attempt.number} candidates exactly at the limit passes"
         return share, [], [*notes, f"{place}: {risk}; attempts: {{spend: N}} in the policy limits that"]
     risk = f"with a chance of at most {error:.2g}, any of the candidates exactly at the limit passes"
     return share, [], [*notes, f"{place}, decided with {share:.2g} of the error: {risk}"]
