@@ -45,13 +45,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="few repetitions, and nothing is written")
     chosen = parser.parse_args(argv)
     sections = _sections(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=PAGE.parent, capture_output=True, text=True, check=False)
+    commit = _git("rev-parse", "--short", "HEAD") + (" with changes" if _git("status", "--porcelain", "--", "*.py") else "")
     missed = 0
     for name in chosen.cells or CELLS:
         start = time.monotonic()
         title, text, goals = CELLS[name](50 if chosen.quick else 1)
         took = f"`python benchmarks/decisions.py {name}` took {time.monotonic() - start:.0f} seconds, at commit"
-        note = textwrap.fill(f"<sub>{took} {commit.stdout.strip() or 'unknown'}. {description()}</sub>", 110)
+        note = textwrap.fill(f"<sub>{took} {commit}. {description()}</sub>", 110)
         judged = "\n".join(f"- {'Met' if goal.met else '**Missed**'}: {goal.wanted}. Found: {goal.found}." for goal in goals)
         missed += sum(not goal.met for goal in goals)
         sections[name] = f"### ({name}) {title}\n\n{judged}\n\n{text}\n\n{note}"
@@ -62,6 +62,12 @@ def main(argv: Sequence[str]) -> int:
         before, _, rest = PAGE.read_text("utf-8").partition(_BEGIN)
         PAGE.write_text(f"{before}{_BEGIN}\n\n{tables}\n\n{_END}{rest.partition(_END)[2]}", "utf-8")
     return int(missed > 0)
+
+
+def _git(*arguments: str) -> str:
+    """Return what git says of the project; empty where there is no repository."""
+    command = ["git", "-C", str(RESULTS.parent.parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Goal(NamedTuple):
