@@ -316,7 +316,10 @@ def stopped(seen: Sequence[tuple[str, Sequence[float]]], champion: int) -> bool:
     """Whether the gate compares the last run with the champion's no more, with `max_drift`: one was judged before a change, one after it."""
     changes, _ = changes_of([(run_id, [("", one) for one in values]) for run_id, values in seen])
     places = {run_id: place for place, (run_id, _) in enumerate(seen)}
-    history = JudgeHistory(judge="judge", changes=tuple(Change(drift=one, since=places[one.since_run]) for one in changes))
+    history = JudgeHistory(
+        judge="judge",
+        changes=tuple(Change(drift=one, since=places[one.since_run], unsure=tuple(map(places.__getitem__, one.unsure))) for one in changes),
+    )
     return bool(JudgeDrift(histories={"judged": history}).between("judged", MAX_DROP, [champion, len(seen) - 1]))
 
 

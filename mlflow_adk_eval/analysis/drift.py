@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 from operator import itemgetter
+from statistics import fmean
 
 from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 
@@ -20,6 +21,8 @@ ALPHA = 0.05
 PLANNED = 0.05
 """The size of a change that is bet on; others are found as well, larger ones sooner."""
 _STEPS, _MOST = 20, 20_000
+_UNSURE = 4.6
+"""A place of a change is ruled out where it is less likely than the likeliest by more than a factor of 100, the exponential of this."""
 
 Anchored = tuple[str, float]
 """The run whose answer was judged again, and the difference."""
@@ -40,6 +43,8 @@ class Drift:
     """The first run after the change, as far as can be estimated."""
     before_run: str
     """The last run before it; empty where there is none."""
+    unsure: tuple[str, ...] = ()
+    """The runs from the first with which it may have come to the last."""
 
     @property
     def direction(self) -> str:
@@ -71,7 +76,7 @@ def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]], *, alpha: float =
     """
     places = {run_id: place for place, (run_id, _) in enumerate(runs)}
     found = [(place, places.get(of, -1), gap) for place, (_, some) in enumerate(runs) for of, gap in some if places.get(of, -1) < place]
-    starts, epoch, evidence = [-1], found, list[float]()
+    starts, epoch, evidence, unsure = [-1], found, list[float](), list[range]()
     while True:
         epoch = [one for one in epoch if one[1] >= starts[-1] and one[0] > starts[-1]]
         groups = [(place, list(some)) for place, some in groupby(epoch, itemgetter(0))]
@@ -84,12 +89,16 @@ def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]], *, alpha: float =
             place: math.fsum(some) ** 2 / len(some) for place, _ in groups if place <= crossed and (some := _across(epoch, place))
         }
         starts.append(max(likelihood, key=likelihood.__getitem__))
+        least = likelihood[starts[-1]] - 2 * _UNSURE * fmean(gap * gap for *_, gap in epoch)
+        likely = [place for place, one in likelihood.items() if one >= least]
+        unsure.append(range(1 + max((place for place, _ in groups if place < likely[0]), default=-1), likely[-1] + 1))
     changes: list[Drift] = []
-    for start, since, end, gain in zip(starts, starts[1:], [*starts[2:], len(runs)], evidence, strict=False):
+    for start, since, end, gain, places_of in zip(starts, starts[1:], [*starts[2:], len(runs)], evidence, unsure, strict=False):
         values = _across([one for one in found if one[1] >= start and one[0] < end], since)
         size, low, high = _size(values, alpha)
         before = runs[since - 1][0] if since else ""
-        changes.append(Drift(size=size, low=low, high=high, evidence=gain, since_run=runs[since][0], before_run=before))
+        may = tuple(runs[place][0] for place in places_of)
+        changes.append(Drift(size=size, low=low, high=high, evidence=gain, since_run=runs[since][0], before_run=before, unsure=may))
     return changes, [gap for *_, gap in epoch]
 
 

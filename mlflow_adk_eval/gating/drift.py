@@ -34,10 +34,17 @@ class Change:
     drift: Drift
     since: int
     """Milliseconds since 1970."""
+    unsure: tuple[int, ...] = ()
+    """The same of each run with which it may have come."""
 
     def between(self, moments: Iterable[int]) -> bool:
         """Whether some of these moments lie before the change and some after it."""
         return len({moment < self.since for moment in moments}) > 1
+
+    def may_be_between(self, moments: Iterable[int]) -> bool:
+        """Whether the change may have come between some of these moments; within `unsure` only the same moment is surely on the same side."""
+        first, last = min(self.unsure, default=self.since), max(self.unsure, default=self.since)
+        return len({min(max(moment, first - 1), last) for moment in moments}) > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +96,7 @@ class JudgeDrift:
         """Return the changes between some moments that may be as large as `least`, as sentences."""
         history, known = self.histories.get(criterion), list(moments)
         changes = history.changes if history else ()
-        found = [one.drift for one in changes if one.between(known) and max(abs(one.drift.low), abs(one.drift.high)) >= least]
+        found = [one.drift for one in changes if one.may_be_between(known) and max(abs(one.drift.low), abs(one.drift.high)) >= least]
         return [described(history.judge, drift) for drift in found] if history else []
 
 
@@ -184,7 +191,9 @@ def history_of(listed: Sequence[ListedRun], judge: str, problems: Iterable[str] 
     needed = anchors_to_find(rest, with_anchors) if rest else None
     return JudgeHistory(
         judge=judge,
-        changes=tuple(Change(drift=one, since=started[one.since_run]) for one in changes),
+        changes=tuple(
+            Change(drift=one, since=started[one.since_run], unsure=tuple(map(started.__getitem__, one.unsure))) for one in changes
+        ),
         runs=with_anchors,
         anchors=len(rest),
         needed=ceil(needed * with_anchors / len(rest)) if needed else None,
