@@ -31,6 +31,8 @@ def test_a_change_is_found_with_its_size_its_direction_and_its_run() -> None:
     assert all(change.direction == "stricter" and change.low < -0.3 < change.high < 0 for change in changes)
     assert sum(change.since_run in ("r9", "r10", "r11") for change in changes) >= 8
     assert all(int(change.before_run[1:]) + 1 == int(change.since_run[1:]) for change in changes)
+    assert all({"r10", change.since_run} <= {*change.unsure} for change in changes)
+    assert sum(len(change.unsure) <= 4 for change in changes) >= 8
 
 
 def test_after_a_change_answers_from_before_it_say_nothing_of_another() -> None:

@@ -240,6 +240,13 @@ def test_labels_from_before_a_change_of_the_judge_are_too_old() -> None:
     assert not any(said in note for note in before.notes)
 
 
+def test_a_run_from_when_a_judge_may_have_changed_is_on_no_side_of_the_change() -> None:
+    drift = Drift(size=0.06, low=0.02, high=0.1, evidence=4.0, since_run="r-7", before_run="r-6", unsure=("r-6", "r-7", "r-8"))
+    change = Change(drift=drift, since=70, unsure=(60, 70, 80))
+    assert not any(change.may_be_between(moments) for moments in ([10, 59], [60], [70, 70], [80, 90]))
+    assert all(change.may_be_between(moments) for moments in ([59, 60], [60, 65], [60, 70], [70, 80], [79, 90], [10, 90]))
+
+
 def test_a_demand_on_judges_is_not_met_by_runs_that_nobody_looked_up() -> None:
     calibration = calibration_of(JUDGED, {"criteria": {JUDGED: 0.5}}, (200, 10, 90, 5))
     decision = decide_on(judged(), policy(rules={JUDGED: {"min": 0.1}}, calibration=calibration, judge={"calibrated": True}))
