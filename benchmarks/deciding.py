@@ -23,6 +23,7 @@ from mlflow_adk_eval.analysis.stats import compare_paired
 from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_at_most
 from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
+from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.rules.attempts import share_of
 from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
@@ -101,7 +102,11 @@ def promoted(of: Submitted, cases: int, histories: int) -> dict[str, float]:
         old, whole = (
             [decide(int(worse), int(better)) == "passed" for worse, better in zip(*best, strict=True)] for decide in _deciders(cases)
         )
-        said = {"unlimited": "unlimited", **({100: 100} if number <= 100 else {}), **({20: 20} if number <= 20 else {})}
+        said: dict[str | int, Spend] = {
+            "unlimited": "unlimited",
+            **({100: 100} if number <= 100 else {}),
+            **({20: 20} if number <= 20 else {}),
+        }
         if number <= 20:
             any_of["before"] = any_of.get("before", False) | np.array(old)
             any_of["all"] = any_of.get("all", False) | np.array(whole)

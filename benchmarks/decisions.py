@@ -97,7 +97,7 @@ def _percent(share: float) -> str:
 
 def judges(quick: int) -> Shown:
     """Return (a): judges that change, or do not."""
-    each, few, alarms, runs = (10, 10, 200, 100) if quick == 1 else (2, 1, 2, 20)
+    each, few, alarms, runs = (10, 10, 600, 100) if quick == 1 else (2, 1, 2, 20)
     flips = FLIPS if quick == 1 else FLIPS[1:2]
     signs = (-1, 1)
     changed = {
@@ -150,10 +150,8 @@ def judges(quick: int) -> Shown:
     ]
     passed, failed = deciding.misjudged(PASSING[0], 200, 4000 // quick)
     hits = {flip: [one.wait is not None for one in of(MOST_ANCHORS, flip)] for flip in flips}
-    blamed = [
-        sum(bad for flip in flips for one in of(MOST_ANCHORS, flip, turns=[-1], most=each) for bad in getattr(one, when))
-        for when in ("before", "after")
-    ]
+    stricter = [one for flip in flips for one in of(MOST_ANCHORS, flip, turns=[-1], most=each)]
+    blamed, blamed_before = [bad for one in stricter for bad in one.after], [bad for one in stricter for bad in one.before]
     least, most = 0.95 * len(next(iter(hits.values()))), max(found[cell] for cell in steady.values())
     return (
         "Judges that change",
@@ -176,11 +174,9 @@ def judges(quick: int) -> Shown:
                 f"at least 57 of 60 changes of 5 points or more found within {deciding.WITHIN} runs, with {MOST_ANCHORS} anchors in each",
                 ", ".join(f"{sum(some)} of {len(some)} where {100 * flip:.0f} % of the votes flip" for flip, some in hits.items()),
             ),
-            Goal(not blamed[1], "no equal candidate fails once a change is found, with `max_drift`", f"{blamed[1]} failed"),
+            Goal(not any(blamed), "no equal candidate fails once a change is found, with `max_drift`", f"{sum(blamed)} of {len(blamed)}"),
             Goal(
-                not blamed[0],
-                "no equal candidate fails before that either",
-                f"{blamed[0]} failed, which no test can prevent before it knows",
+                not any(blamed_before), "nor before that", f"{sum(blamed_before)} of {len(blamed_before)}; until then the gate cannot know"
             ),
             Goal(most <= 0.05, f"at most 5 % false alarms over {runs} looks", f"at most {_percent(most)} % of {alarms} histories"),
         ],
@@ -208,7 +204,7 @@ def submissions(quick: int) -> Shown:
         Column("any of 100, `spend: unlimited`", share("unlimited")),
     ]
     allowed = [Column("any of 20, `spend: 20`", share("20")), Column("any of 20, `spend: 100`", share("100 after 20"))]
-    held = max(found[Cell(deciding.promoted, *row, histories)][name] for row in rows for name in ("20", "100", "unlimited"))
+    held = max(found[Cell(deciding.promoted, of, cases, histories)][name] for of, cases in rows for name in ("20", "100", "unlimited"))
     return (
         "Candidates that come again and again",
         (
