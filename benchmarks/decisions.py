@@ -192,7 +192,7 @@ def submissions(quick: int) -> Shown:
     found = _found([Cell(deciding.promoted, of, cases, histories if of.runs == 1 else histories // 4) for of, cases in rows + dry])
 
     def share(name: str) -> Any:
-        return lambda row: _percent(found[Cell(deciding.promoted, *row, histories if row[0].runs == 1 else histories // 4)][name])
+        return lambda row: _percent(found[Cell(deciding.promoted, row[0], row[1], histories if row[0].runs == 1 else histories // 4)][name])
 
     who = [Column("cases", lambda row: row[0].population.name), Column("number", lambda row: str(row[1]))]
     kept = Column("kept, %", lambda row: f"{100 * row[0].kept:.0f}")
