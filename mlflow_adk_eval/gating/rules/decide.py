@@ -114,12 +114,7 @@ def decide_so_far(
     thresholds = list(check_thresholds(report)) if policy.thresholds else []
     thresholds = [look_at_threshold(check, left) for check in thresholds] if left else thresholds
     enough = list(check_min_cases(policy, report, run.documents.copies))
-    checks = [
-        *thresholds,
-        *enough,
-        *check_must_pass(policy, report, run.documents.eval_set),
-        *rules.checks,
-    ]
+    checks = [*thresholds, *enough, *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
     problems = [
         *run.problems,
         *_pin_problems(policy, run, now),
