@@ -42,8 +42,6 @@ class UntilDecided:
     """The digest of the policy that decided."""
     baseline_sha256: str = ""
     """The hash of the evidence that it compared with; empty where it compared nothing."""
-    attempt: int | None = None
-    """The number of the attempt that the rounds took it for; ``None``: they were not counted."""
     order: tuple[str, ...]
     """The ids of all cases in the order in which they were run."""
     rounds: tuple[Round, ...] = ()

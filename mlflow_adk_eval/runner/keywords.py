@@ -82,6 +82,9 @@ class SparkArgs(JudgeArgs, LogArgs, total=False):
 class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     """The keywords of `mlflow_adk_eval.evaluate`."""
 
+    failed: str | None
+    """The id of an earlier run, also as ``runs:/<id>``: run only the cases that did not pass there; the new run is not evidence for the
+    whole eval set; ``None``: all cases."""
     num_runs: int
     """The number of times to run each conversation."""
     workers: int

@@ -70,20 +70,14 @@ if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
     from mlflow.genai.datasets import EvaluationDataset
 
-    DatasetSource: TypeAlias = MlflowDataset | EvaluationDataset
+    CasesSource: TypeAlias = EvalSetSource | MlflowDataset | EvaluationDataset
 
 _logger = logging.getLogger(__name__)
 
 
 @keywords(EvaluateArgs, Options, RunTarget, judge_setup, Rounds)
 def evaluate(
-    eval_set: EvalSetSource | DatasetSource,
-    agent: Any = None,
-    config: ConfigSource = None,
-    agent_version: str | None = None,
-    *,
-    failed: str | None = None,
-    **options: Unpack[EvaluateArgs],
+    eval_set: CasesSource, agent: Any = None, config: ConfigSource = None, agent_version: str | None = None, **options: Unpack[EvaluateArgs]
 ) -> Report:
     """Run an agent on an eval set, score its conversations and log everything as an MLflow run.
 
@@ -151,19 +145,13 @@ def evaluate(
         TrackingError: if MLflow is unreachable. If the agent has been called by then, the message names the folder that
             holds everything, and the command that finishes the job.
     """
-    with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
+    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
         return evaluation.execute()[0]
 
 
 @keywords(EvaluateArgs, Options, RunTarget, judge_setup, Rounds)
 async def aevaluate(
-    eval_set: EvalSetSource | DatasetSource,
-    agent: Any = None,
-    config: ConfigSource = None,
-    agent_version: str | None = None,
-    *,
-    failed: str | None = None,
-    **options: Unpack[EvaluateArgs],
+    eval_set: CasesSource, agent: Any = None, config: ConfigSource = None, agent_version: str | None = None, **options: Unpack[EvaluateArgs]
 ) -> Report:
     """The asynchronous `evaluate`. It writes to MLflow outside the event loop.
 
@@ -172,21 +160,15 @@ async def aevaluate(
         agent: as for `evaluate`.
         config: as for `evaluate`.
         agent_version: as for `evaluate`.
-        failed: as for `evaluate`.
         options: all other keywords of `evaluate`.
     """
-    with _prepared(eval_set, agent, config, agent_version, failed, options) as evaluation:
+    with _prepared(eval_set, agent, config, agent_version, options) as evaluation:
         return (await evaluation.aexecute())[0]
 
 
 @contextmanager
 def _prepared(
-    eval_set: EvalSetSource | DatasetSource,
-    agent: Any,
-    config: ConfigSource,
-    agent_version: str | None,
-    failed: str | None,
-    options: EvaluateArgs,
+    eval_set: CasesSource, agent: Any, config: ConfigSource, agent_version: str | None, options: EvaluateArgs
 ) -> Generator[LoggedEvaluation]:
     """Provide the evaluation that arguments ask for, with its ledger open."""
     uri = options.get("tracking_uri")
@@ -208,9 +190,8 @@ def _prepared(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
     policy = None if (given := options.get("policy")) is None else load_policy(given)
-    if policy and policy.holdout:
-        loaded, chosen = without_held_out(loaded, chosen, policy.holdout)
-    if failed is not None:
+    loaded, chosen = without_held_out(loaded, chosen, policy and policy.holdout)
+    if (failed := options.get("failed")) is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
         loaded, chosen = select(loaded, eval_ids), chosen.without(set(loaded.eval_ids).difference(eval_ids))
@@ -249,7 +230,7 @@ def without_held_out(eval_set: EvalSet, config: EvalConfig, holdout: Holdout | N
 
 
 def inputs_of(
-    eval_set: EvalSetSource | DatasetSource | Inputs, config: ConfigSource, *, tracking_uri: str | None = None
+    eval_set: CasesSource | Inputs, config: ConfigSource, *, tracking_uri: str | None = None
 ) -> tuple[EvalSet, EvalConfig, Dataset | None]:
     """Return the eval set, the config to evaluate it with, and what MLflow knows the set as, if it is a dataset of MLflow."""
     inputs = open_inputs(eval_set)
@@ -606,12 +587,9 @@ def make_holdout_evaluator(
         client = connect(uri)
         with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
             experiment = client.get_experiment(client.get_run(run_id).info.experiment_id).name
-        logged_as: EvaluateArgs = {
-            "num_runs": request.candidate.documents.num_runs,
-            "experiment": f"{experiment} holdout",
-            "run_name": "holdout",
-        }
-        with _prepared(held, agent, chosen, request.model_id, None, cast("EvaluateArgs", options | logged_as)) as evaluation:
+        num_runs = request.candidate.documents.num_runs
+        logged_as: EvaluateArgs = {"num_runs": num_runs, "experiment": f"{experiment} holdout", "run_name": "holdout"}
+        with _prepared(held, agent, chosen, request.model_id, cast("EvaluateArgs", options | logged_as)) as evaluation:
             request.begin(eval_set_digest(held))
             return evaluation.execute()[0].run_id or ""
 

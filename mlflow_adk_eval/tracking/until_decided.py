@@ -23,7 +23,7 @@ from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.decide import decide_so_far
+from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Cases, CasesInMemory, Report
@@ -160,7 +160,7 @@ class Rounds:
                 self.so_far = replace(self.so_far, baseline_sha256=found.run.evidence.sha256)
         now, compared, measured = self._compared
         unsigned = policy.model_copy(update={"attestation": None})  # which comes once the run has ended
-        return decide_so_far(run, unsigned, now=now, baseline=compared, measured=measured)
+        return decide(run, unsigned, now=now, baseline=compared, measured=measured, rounds=False)
 
     def _next(self, decision: Decision) -> str:
         """Choose how far the next round goes, or return why there is none."""

@@ -56,6 +56,7 @@ def decide(
     measured: CheckedCalibration | None = None,
     attempt: Attempt | None = None,
     drift: JudgeDrift | None = None,
+    rounds: bool = True,
 ) -> Decision:
     """Return whether the run allows a promotion.
 
@@ -71,28 +72,9 @@ def decide(
         measured: the policy's calibration, held against the runs that it was measured on; ``None``: those were not looked up.
         attempt: the place of this decision among all against the same champion; ``None``: they are not counted.
         drift: how its judges changed; ``None``: that was not looked up, or no judge decides.
+        rounds: whether to look again at each round of a run until decided, or only at the results that there are, however it came to have no
+            others.
     """
-    decision = decide_so_far(run, policy, now=now, baseline=baseline, measured=measured, attempt=attempt, drift=drift)
-    if not isinstance(run, ReadableRun) or run.report.until_decided is None:
-        return decision
-    looked = partial(decide_so_far, policy=policy, now=now, baseline=baseline, measured=measured)
-    problems = list(sequence_problems(run, policy, decision.baseline_sha256, lambda earlier: looked(earlier).open))
-    note = f"the run has {run.report.until_decided}; it stopped because of this: {run.report.until_decided.stopped}"
-    decision = replace(decision, notes=(note, *decision.notes))
-    return replace(decision, verdict="undecided", reasons=(*problems, *decision.reasons)) if problems else decision
-
-
-def decide_so_far(
-    run: ExaminedRun,
-    policy: Policy,
-    *,
-    now: datetime,
-    baseline: Baseline | None = None,
-    measured: CheckedCalibration | None = None,
-    attempt: Attempt | None = None,
-    drift: JudgeDrift | None = None,
-) -> Decision:
-    """Return what `decide` says of the results that there are, however a run until decided came to have no others."""
     result = partial(
         Decision,
         run_id=run.evidence.run_id,
@@ -140,7 +122,7 @@ def decide_so_far(
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
         reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason
-    return result(
+    decision = result(
         verdict=verdict,
         reasons=tuple(reasons),
         scores=report.scores,
@@ -151,6 +133,13 @@ def decide_so_far(
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )
+    if not rounds or (found := run.report.until_decided) is None:
+        return decision
+    again = partial(decide, policy=policy, now=now, baseline=baseline, measured=measured, rounds=False)
+    wrong = list(sequence_problems(run, policy, decision.baseline_sha256, lambda earlier: again(earlier).open))
+    note = f"the run has {found}; it stopped because of this: {found.stopped}"
+    decision = replace(decision, notes=(note, *decision.notes))
+    return replace(decision, verdict="undecided", reasons=(*wrong, *decision.reasons)) if wrong else decision
 
 
 def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
