@@ -190,7 +190,7 @@ def _prepared(
             "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         )
     policy = None if (given := options.get("policy")) is None else load_policy(given)
-    loaded, chosen = without_held_out(loaded, chosen, policy and policy.holdout)
+    loaded, chosen = without_held_out(loaded, chosen, policy.holdout if policy else None)
     if (failed := options.get("failed")) is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)

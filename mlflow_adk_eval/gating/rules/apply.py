@@ -36,22 +36,9 @@ from mlflow_adk_eval.text import counted, few
 _MAX_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOutcome:
-    """What the rules came to."""
-
-    checks: tuple[Check, ...] = ()
-    """In the order of the policy, all cases before its slices."""
-    uncompared: frozenset[Check] = frozenset()
-    """Those among them that only lack something to compare with."""
-    open: frozenset[Check] = frozenset()
-    """Those among them that more cases or runs could decide, in a run until decided."""
-    notes: tuple[str, ...] = ()
-
-
 def apply_rules(
     policy: Policy, run: ReadableRun, report: Report, baseline: ResolvedBaseline, trust: JudgeTrust, share: float = 1.0
-) -> RuleOutcome:
+) -> AppliedRules:
     """Return what each rule of the policy comes to.
 
     Args:
@@ -63,7 +50,7 @@ def apply_rules(
         share: how much of its error (one less the confidence) each rule may spend.
     """
     progress = progress_of(run, policy) if run.report.until_decided else None
-    rules = _RuleRun(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share, progress=progress)
+    rules = AppliedRules(policy=policy, run=run, report=report, baseline=baseline, trust=trust, share=share, progress=progress)
     rules.left[""] = len(progress.left) if progress else 0
     for measure_name, rule in policy.rules.items():
         rules.apply(rules.target(measure_name, rule), report, baseline.report)
@@ -84,16 +71,15 @@ def apply_rules(
     if progress:
         looked = look_at_drops(drops, progress, rules.left, power=policy.power)
         rules.open += [check for check, is_open in looked if is_open]
-        compared = iter([check for check, _ in looked])
     else:
-        compared = iter(check_drops(drops, power=policy.power) if drops else ())
-    checks = tuple(next(compared) if isinstance(result, Drop) else result for result in rules.results)
-    uncompared, still_open = frozenset(rules.uncompared), frozenset(rules.open)
-    return RuleOutcome(checks=checks, uncompared=uncompared, open=still_open, notes=tuple(dict.fromkeys(rules.notes)))
+        looked = [(check, False) for check in check_drops(drops, power=policy.power)]
+    compared = iter(looked)
+    rules.checks = [next(compared)[0] if isinstance(result, Drop) else result for result in rules.results]
+    return rules
 
 
 @dataclass(slots=True, kw_only=True)
-class _RuleRun:
+class AppliedRules:
     """What rules are applied to, and what they have come to so far."""
 
     policy: Policy
@@ -106,13 +92,18 @@ class _RuleRun:
     """How far a run until decided has come."""
     left: dict[str, int] = field(default_factory=dict[str, int])
     """How many cases of each slice were not run."""
+    checks: list[Check] = field(default_factory=list[Check])
+    """In the order of the policy, all cases before its slices."""
     open: list[Check] = field(default_factory=list[Check])
+    """Those among them that more cases or runs could decide, in a run until decided."""
     results: list[Check | Drop] = field(default_factory=list["Check | Drop"])
     """In the order of the policy; a `Drop` becomes a check at the end."""
     uncompared: list[Check] = field(default_factory=list[Check])
+    """Those checks that only lack something to compare with."""
     notes: list[str] = field(default_factory=list[str])
 
     def target(self, name: str, rule: Rule, slice_name: str = "") -> RuleTarget:
+        """Return a rule with the confidence that it has here."""
         wanted, share = rule.confidence or self.policy.confidence, self.share * (self.progress.share if self.progress else 1.0)
         return RuleTarget(measure=name, slice=slice_name, rule=rule, confidence=wanted + (1 - wanted) * (1 - share))
 
@@ -135,8 +126,7 @@ class _RuleRun:
             self.notes.append(f"{target.where}: lower is better, but the rule has a min and no max")
         self.notes += self._left_out(target, measured, report)
         for limit in limits_of(target):
-            pinned = self.policy.config is not None
-            carried = "" if limit.use in CORRECTED else carried_by_one(limit, measured, config_pinned=pinned)
+            carried = "" if limit.use in CORRECTED else carried_by_one(limit, measured, config_pinned=self.policy.config is not None)
             if carried:
                 check = target.check(limit.demand, "undecided", carried, cases, value=measured.value)
             elif limit.use == "mean":
@@ -159,11 +149,9 @@ class _RuleRun:
         if gap := _gap(measured) or "; ".join(bounds):
             return gap
         wanted, cases = self._wanted(target), len(measured.values)
-        if cases < wanted:
-            # That the run itself has too few is told once.
-            told = not target.slice and rule.min_cases is None and different(self.report, copies) < policy.min_cases
-            if not told:
-                return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''} but needs at least {wanted}"
+        # That the run itself has too few is told once.
+        if cases < wanted and (target.slice or rule.min_cases is not None or different(self.report, copies) >= policy.min_cases):
+            return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''} but needs at least {wanted}"
         # Passes that nothing could have prevented show nothing, unless the policy pins the config.
         passes = passes_counted(target.measure, report) or ([target.measure] if rule.use in CORRECTED else [])
         if passes and not policy.config and (free := unmissable(report, passes)):
@@ -182,16 +170,15 @@ class _RuleRun:
     def _left_out(self, target: RuleTarget, measured: Measured, report: Report) -> Iterator[str]:
         """Yield that a measure is not about all cases, which the config of the run may have arranged."""
         copies = self.run.documents.copies
-        every = different(report, copies)
-        if len(measured.values) == every:
+        if len(measured.values) == (every := different(report, copies)):
             return
-        known = set(measured.values)
-        lacking = sorted({original for case in report.cases if (original := copies.get(case.eval_id, case.eval_id)) not in known})
-        if lacking:
+        originals = {copies.get(case.eval_id, case.eval_id) for case in report.cases}
+        if lacking := sorted(originals.difference(measured.values)):
             named = ", ".join(few(lacking, limit=4))
             yield f"{target.where}: {len(lacking)} of {counted(every, 'case')} have no value and do not count: {named}"
 
     def leave_undecided(self, target: RuleTarget, reason: str, cases: int, *, more: int = False) -> None:
+        """Add that nothing decides what a rule demands; `more`: whether more cases or runs could."""
         demands = [limit.demand for limit in limits_of(target)]
         if target.rule.max_drop is not None and (self.baseline.problems or self.baseline.report is not None):
             demands.append(f"max_drop {format_exact(target.rule.max_drop)}")
@@ -204,14 +191,12 @@ class _RuleRun:
         baseline, demand, cases = self.baseline, f"max_drop {format_exact(target.rule.max_drop or 0.0)}", len(measured.values)
         lead = f"not compared with {baseline.name}: "
         if baseline.problems:
-            check = target.check(demand, "undecided", lead + baseline.problems[0], cases)
-            self.results.append(check)
-            self.uncompared.append(check)
+            self.uncompared.append(target.check(demand, "undecided", lead + baseline.problems[0], cases))
+            self.results.append(self.uncompared[-1])
         elif report is not None:
             before = self._measured(target, report)
             obstacle = before if isinstance(before, str) else _gap(before)
-            best = measured.bounds[1] if measured.greater_is_better else measured.bounds[0]
-            if target.rule.use == "mean" and math.isinf(best):
+            if target.rule.use == "mean" and math.isinf(measured.bounds[measured.greater_is_better]):
                 open_ended = "it has no best value, so one case could outweigh all others"
                 obstacle = obstacle or f"{open_ended}; remove use: mean to test the drop, or give the rule a range"
             drop = None if obstacle or isinstance(before, str) else drop_of(target, before, measured, baseline.name)

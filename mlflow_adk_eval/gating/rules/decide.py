@@ -118,7 +118,7 @@ def decide(
         reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy, trust), *_reasons(checks, "passed")]
     else:
         # What these checks lack is among `missing` already, in more words.
-        repeated = rules.uncompared | {check for check in thresholds if check.verdict == "undecided" and not left}
+        repeated = {*rules.uncompared, *(check for check in thresholds if check.verdict == "undecided" and not left)}
         open_checks = [check for check in checks if check not in repeated]
         reasons = [*problems, *_reasons(open_checks, "failed"), *missing, *_reasons(open_checks, "undecided")]
         reasons = reasons or _reasons(checks, verdict)  # whatever is left out elsewhere, no refusal goes without a reason
@@ -129,7 +129,14 @@ def decide(
         checks=tuple(checks),
         open=() if missing or "failed" in verdicts else tuple(dict.fromkeys(check.title for check in checks if check in more)),
         waived=waived.waived,
-        notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *_doubts(policy, run, report)),
+        notes=(
+            *waived.notes,
+            *compared.notes,
+            *dict.fromkeys(rules.notes),
+            *of_attempt,
+            *judge_notes(trust),
+            *_doubts(policy, run, report),
+        ),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )

@@ -69,11 +69,9 @@ class Limit:
 
 def limits_of(target: RuleTarget) -> Iterator[Limit]:
     """Yield the limits of a rule."""
-    use = target.rule.use or "mean"
-    if target.rule.min is not None:
-        yield Limit(bound=target.rule.min, least=True, use=use)
-    if target.rule.max is not None:
-        yield Limit(bound=target.rule.max, least=False, use=use)
+    for bound, least in ((target.rule.min, True), (target.rule.max, False)):
+        if bound is not None:
+            yield Limit(bound=bound, least=least, use=target.rule.use or "mean")
 
 
 def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
@@ -103,9 +101,8 @@ def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> 
 
 def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the mean keeps to a limit, as measured."""
-    value, cases = measured.value or 0.0, len(measured.values)
+    value, cases, (low, high) = measured.value or 0.0, len(measured.values), _interval(target, measured) or (None, None)
     kept = limit.kept(value)
-    low, high = _interval(target, measured) or (None, None)
     finding = f"mean {format_number(value, unlike=limit.bound)} over {counted(cases, 'case')}, {_relation(limit, kept=kept)}"
     finding += "" if kept else f"; {_worst(limit, measured)}"
     return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
@@ -113,22 +110,19 @@ def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
 
 def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the interval of the mean keeps to a limit."""
-    value, cases = measured.value or 0.0, len(measured.values)
-    interval = _interval(target, measured)
+    value, cases, interval = measured.value or 0.0, len(measured.values), _interval(target, measured)
+    lead = f"mean {format_number(value)} over {counted(cases, 'case')}"
     if interval is None:
         why = "there is only one case" if cases == 1 else "all cases have the same value, so nothing shows how others would vary"
-        finding = f"mean {format_number(value)} over {counted(cases, 'case')} has no interval to compare with {limit.noun}: {why}"
-        return target.check(limit.demand, "undecided", finding, cases, value=value)
-    verdict, (low, high) = interval_verdict(limit, interval), interval
-    needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE) if verdict == "undecided" else None
-    summary = f"mean {format_number(value)} over {counted(cases, 'case')}, {format_percent(target.confidence)} interval {format_number(low)} to {format_number(high)}"
-    more = f"; {_worst(limit, measured)}" if verdict == "failed" else ""
-    if needed is not None:
-        more = f"; about {counted(needed, 'case')} would decide it if the mean stays the same"
+        return target.check(limit.demand, "undecided", f"{lead} has no interval to compare with {limit.noun}: {why}", cases, value=value)
+    verdict, needed, more = interval_verdict(limit, interval), None, ""
+    if verdict == "failed":
+        more = f"; {_worst(limit, measured)}"
     elif verdict == "undecided":
-        more = "; with this mean, no number of cases would decide it"
-    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
-    return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
+        needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE)
+        enough = f"about {counted(needed, 'case')} would decide it if the mean stays the same" if needed else ""
+        more = f"; {enough or 'with this mean, no number of cases would decide it'}"
+    return _check_within(target, limit, lead, value, interval, more, cases=cases, needed=needed)
 
 
 def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: JudgeTrust) -> Check:
@@ -151,14 +145,20 @@ def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: Jud
         found = corrected_of(calibration, report.cases, name, target.confidence)
     if isinstance(found, str):
         return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
-    verdict = interval_verdict(limit, (found.low, found.high))
-    summary = (
-        f"{what} {format_number(found.value)} over {counted(cases, 'case')},"
-        f" {format_percent(target.confidence)} interval {format_number(found.low)} to {format_number(found.high)}"
-    )
-    more = "; more labels or more cases would narrow it" if verdict == "undecided" else ""
-    finding = f"{summary}: {_interval_relation(limit, verdict)}{more}"
-    return target.check(limit.demand, verdict, finding, cases, value=found.value, low=found.low, high=found.high)
+    interval, lead = (found.low, found.high), f"{what} {format_number(found.value)} over {counted(cases, 'case')}"
+    more = "; more labels or more cases would narrow it" if interval_verdict(limit, interval) == "undecided" else ""
+    return _check_within(target, limit, lead, found.value, interval, more, cases=cases)
+
+
+def _check_within(
+    target: RuleTarget, limit: Limit, lead: str, value: float, interval: Interval, more: str, *, cases: int, needed: int | None = None
+) -> Check:
+    verdict, (low, high) = interval_verdict(limit, interval), interval
+    relation = f"all of it {_relation(limit, kept=verdict == 'passed')}"
+    if verdict == "undecided":
+        relation = f"{limit.noun} lies within it, so there are too few cases to decide"
+    finding = f"{lead}, {format_percent(target.confidence)} interval {format_number(low)} to {format_number(high)}: {relation}{more}"
+    return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
 
 
 def _interval(target: RuleTarget, measured: Measured) -> Interval | None:
@@ -173,12 +173,6 @@ def _relation(limit: Limit, *, kept: bool) -> str:
 
 def _worst(limit: Limit, measured: Measured) -> str:
     return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
-
-
-def _interval_relation(limit: Limit, verdict: Verdict) -> str:
-    if verdict == "undecided":
-        return f"{limit.noun} lies within it, so there are too few cases to decide"
-    return f"all of it {_relation(limit, kept=verdict == 'passed')}"
 
 
 def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:
@@ -233,24 +227,15 @@ class Drop:
     def check(self, verdict: Verdict, finding: str, p_value: float | None = None, needed: int | None = None) -> Check:
         """Return what the comparison came to; `finding`: the sentence after the numbers of both runs."""
         paired, sign = self.paired, 1.0 if self.after.greater_is_better else -1.0
-        value, baseline = sign * paired.after, sign * paired.before
         low, high = sorted((sign * paired.low, sign * paired.high))
+        numbers = {"value": sign * paired.after, "baseline": sign * paired.before, "difference": sign * paired.difference}
+        demand = f"max_drop {format_number(self.max_drop)}" + (" (mean)" if self.target.rule.use == "mean" else "")
         worse = largest_drops(self.before, self.after)
         examples = "" if verdict == "passed" or not worse else f"; {counted(paired.worse, 'case')} did worse, most of them {worse}"
-        means = f"mean {format_number(value)}, against {format_number(baseline, unlike=value)} for {self.name}"
-        return self.target.check(
-            f"max_drop {format_number(self.max_drop)}" + (" (mean)" if self.target.rule.use == "mean" else ""),
-            verdict,
-            f"{means}, over the same {counted(paired.cases, 'case')}: {finding}{examples}",
-            paired.cases,
-            value=value,
-            low=low,
-            high=high,
-            baseline=baseline,
-            difference=sign * paired.difference,
-            p_value=p_value,
-            needed=needed,
-        )
+        against = format_number(numbers["baseline"], unlike=numbers["value"])
+        means = f"mean {format_number(numbers['value'])}, against {against} for {self.name}, over the same {counted(paired.cases, 'case')}"
+        said = f"{means}: {finding}{examples}"
+        return self.target.check(demand, verdict, said, paired.cases, low=low, high=high, p_value=p_value, needed=needed, **numbers)
 
 
 def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
@@ -275,11 +260,9 @@ def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjust
 
 def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) -> Drop | None:
     """Return a measure in both runs; ``None`` if they have no case in common."""
-    sign, bounds = (1.0 if after.greater_is_better else -1.0), after.bounds
-    if sign < 0:
-        bounds = (-bounds[1], -bounds[0])
-    turned = (side.values if sign > 0 else scaled(side.values, lambda value: -value) for side in (before, after))
-    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=bounds)
+    up, (low, high) = after.greater_is_better, after.bounds
+    turned = (side.values if up else scaled(side.values, lambda value: -value) for side in (before, after))
+    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=(low, high) if up else (-high, -low))
     if paired is None:
         return None
     return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
@@ -303,21 +286,14 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Ch
     p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
     match drop_verdict(paired, max_drop=drop.max_drop, confidence=confidence, p_adjusted=p_adjusted):
         case "passed":
-            return drop.check("passed", _why_passed(drop), p_adjusted)
+            lead = f"{drop.change}{',' if paired.worse else ', and no case did worse;'} with {format_percent(confidence)} confidence"
+            most = f"worse by at most {format_number(abs(paired.low))}, within the allowed {format_exact(drop.max_drop)}"
+            return drop.check("passed", f"{lead} {f'by at least {format_number(paired.low)}' if paired.low > 0 else most}", p_adjusted)
         case "failed":
             return drop.check("failed", f"{drop.change_as_allowed} and unlikely to be chance ({p_value})", p_adjusted)
         case "undecided":
             needed = cases_to_decide(paired, drop.max_drop, confidence=confidence, power=power)
             return drop.check("undecided", _why_undecided(drop, p_value, needed, power), p_adjusted, needed)
-
-
-def _why_passed(drop: Drop) -> str:
-    most = -drop.paired.low
-    unharmed = "" if drop.paired.worse else ", and no case did worse;"
-    lead = f"{drop.change}{unharmed or ','} with {format_percent(drop.target.confidence)} confidence"
-    if most < 0:
-        return f"{lead} by at least {format_number(-most)}"
-    return f"{lead} worse by at most {format_number(abs(most))}, within the allowed {format_exact(drop.max_drop)}"
 
 
 def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -> str:

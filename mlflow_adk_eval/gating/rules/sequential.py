@@ -13,17 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise, takewhile
 
 from mlflow_adk_eval.analysis.stats import holm
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
+from mlflow_adk_eval.evalset import select
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_exact, format_number, format_percent
 from mlflow_adk_eval.gating.rules.limits import Drop, Limit, check_drops
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import Verdict, mean
-from mlflow_adk_eval.results.sequence import order_of
+from mlflow_adk_eval.results.sequence import UntilDecided, order_of
 from mlflow_adk_eval.runs.examined import ReadableRun
 from mlflow_adk_eval.text import counted
 
@@ -46,14 +47,10 @@ class Progress:
         """How much of the error this repetition may spend."""
         return 0.5**self.runs
 
-    def ordered(self, values: Mapping[str, float]) -> list[float]:
-        """Return the values of cases in the order in which they were run."""
-        return [values[eval_id] for eval_id in self.order if eval_id in values]
-
 
 def progress_of(run: ReadableRun, policy: Policy) -> Progress:
     """Return how far a run until decided has come."""
-    order = tuple(eval_id for group in _groups(run, policy) for eval_id in group)
+    order = tuple(chain.from_iterable(_groups(run, policy)))
     return Progress(order, frozenset(order).difference(run.report.eval_set.eval_ids), run.documents.num_runs)
 
 
@@ -104,10 +101,11 @@ def look_at_limit(check: Check, target: RuleTarget, limit: Limit, measured: Meas
         return target.check(limit.demand, "undecided", finding, cases, value=value, needed=cases + left), True
     if limit.use in ("ci_low", "ci_high") and math.isfinite(high - low):
         # As much as each end of the interval that decides other runs may err.
-        verdict = mean_above(progress.ordered(measured.means), limit.bound, measured.bounds, (1 - target.confidence) / 2)
-        word = {"passed": "above", "failed": "below", "undecided": "above or below"}[verdict]
-        surely = "is not surely" if verdict == "undecided" else "is surely"
-        finding = f"mean {format_number(value)} over {counted(cases, 'case')} so far: that of cases like these {surely} {word} {format_exact(limit.bound)}, by bets"
+        values = [measured.means[eval_id] for eval_id in progress.order if eval_id in measured.means]
+        verdict = mean_above(values, limit.bound, measured.bounds, (1 - target.confidence) / 2)
+        said = {"passed": "is surely above", "failed": "is surely below", "undecided": "is not surely above or below"}[verdict]
+        so_far = f"mean {format_number(value)} over {counted(cases, 'case')} so far"
+        finding = f"{so_far}: that of cases like these {said} {format_exact(limit.bound)}, by bets"
         if not limit.least and verdict != "undecided":
             verdict = "failed" if verdict == "passed" else "passed"
         return target.check(limit.demand, verdict, finding, cases, value=value), verdict == "undecided"
@@ -122,13 +120,13 @@ def _only_whole(cases: int, left: int) -> str:
 
 def look_at_drops(drops: Sequence[Drop], progress: Progress, left: Mapping[str, int], *, power: float) -> list[Looked]:
     """Return what each comparison of a policy comes to so far; `left`: by slice, how many of its cases were not run."""
-    bets = [_Bets.of(drop, progress) for drop in drops]
-    adjusted = iter(holm([bet.p_worse for bet in bets if bet]))
+    bets = [_bets(drop, progress) for drop in drops]
+    adjusted = iter(holm([p_worse for _, p_worse, _ in filter(None, bets)]))
     looked: list[Looked] = []
     for drop, bet in zip(drops, bets, strict=True):
         cases, to_come = drop.paired.cases, left.get(drop.target.slice, 0) + len(drop.after.values) - drop.paired.cases
         if bet:
-            looked.append(_look_at_bets(drop, bet, next(adjusted)))
+            looked.append(_look_at_bets(drop, bet[0], next(adjusted), ended=bet[2]))
             continue
         (check,) = check_drops([drop], power=power)
         if to_come and drop.target.rule.use == "mean":
@@ -143,51 +141,40 @@ def look_at_drops(drops: Sequence[Drop], progress: Progress, left: Mapping[str, 
     return looked
 
 
-@dataclass(frozen=True, slots=True)
-class _Bets:
-    """What was won by betting on a comparison."""
+def _bets(drop: Drop, progress: Progress) -> tuple[list[float], float, bool] | None:
+    """Bet on each case in the order in which they were run; ``None``: there are no bets on this measure.
 
-    larger_drop: list[float]
-    """The logarithm of the stake after each case, against a drop of `max_drop` or more."""
-    p_worse: float
-    """How likely it is to win as much against that there is no drop, if there is none."""
-    ended: bool
-    """Whether the baseline has no more of the cases."""
-
-    @classmethod
-    def of(cls, drop: Drop, progress: Progress) -> _Bets | None:
-        """Bet on each case in the order in which they were run; ``None``: there are no bets on this measure."""
-        low, high = drop.after.bounds
-        if drop.target.rule.use == "mean" or not math.isfinite(high - low):
-            return None
-        sign = 1.0 if drop.after.greater_is_better else -1.0
-        before, after = drop.before.means, drop.after.means
-        differences: list[float] = []
-        for eval_id in progress.order:
-            if eval_id in after:
-                if eval_id not in before:  # what comes later might have been left out by choice
-                    break
-                differences.append(sign * (after[eval_id] - before[eval_id]))
-        # How much to bet follows from the baseline alone, which was known before.
-        middle = mean(before.values())
-        spread = 2 * mean((value - middle) ** 2 for value in before.values())
-        worst, planned = low - high, drop.max_drop or None
-        larger = log_wealth(differences, -drop.max_drop, worst=worst, planned=None if planned is None else 0.0, spread=spread)
-        worse = log_wealth([-each for each in differences], 0.0, worst=worst, planned=planned, spread=spread)
-        return cls(larger, math.exp(-max(worse, default=0.0)), len(differences) < sum(eval_id in after for eval_id in progress.order))
+    Returns:
+        The logarithm of the stake after each case, against a drop of `max_drop` or more; how likely it is to win as much against that there is
+        no drop, if there is none; and whether the baseline has no more of the cases.
+    """
+    low, high = drop.after.bounds
+    if drop.target.rule.use == "mean" or not math.isfinite(high - low):
+        return None
+    before, after, sign = drop.before.means, drop.after.means, 1.0 if drop.after.greater_is_better else -1.0
+    cases = [eval_id for eval_id in progress.order if eval_id in after]
+    both = takewhile(before.__contains__, cases)  # what comes later might have been left out by choice
+    differences = [sign * (after[eval_id] - before[eval_id]) for eval_id in both]
+    # How much to bet follows from the baseline alone, which was known before.
+    middle = mean(before.values())
+    spread = 2 * mean((value - middle) ** 2 for value in before.values())
+    worst, planned = low - high, drop.max_drop or None
+    larger = log_wealth(differences, -drop.max_drop, worst=worst, planned=None if planned is None else 0.0, spread=spread)
+    worse = log_wealth([-each for each in differences], 0.0, worst=worst, planned=planned, spread=spread)
+    return larger, math.exp(-max(worse, default=0.0)), len(differences) < len(cases)
 
 
-def _look_at_bets(drop: Drop, bet: _Bets, p_adjusted: float) -> Looked:
+def _look_at_bets(drop: Drop, against_larger: list[float], p_adjusted: float, *, ended: bool) -> Looked:
     error, allowed = 1 - drop.target.confidence, format_exact(drop.max_drop)
     level = f"at {format_percent(1 - error)} confidence, however often one looks"
     verdict: Verdict = "undecided"
     finding = f"{drop.change}, but neither a drop beyond {allowed} is excluded nor is it shown that there is any, {level}"
-    finding += "; evaluate the baseline again: its run has no more of these cases" if bet.ended else ""
-    if drop.small and won(bet.larger_drop, error):
+    finding += "; evaluate the baseline again: its run has no more of these cases" if ended else ""
+    if drop.small and won(against_larger, error):
         verdict, finding = "passed", f"{drop.change}; a drop beyond the allowed {allowed} is excluded {level}"
     elif not drop.small and p_adjusted <= error:
         verdict, finding = "failed", f"{drop.change_as_allowed}, and a drop is shown {level}"
-    return replace(drop.check(verdict, finding, p_adjusted), low=None, high=None), verdict == "undecided" and not bet.ended
+    return replace(drop.check(verdict, finding, p_adjusted), low=None, high=None), verdict == "undecided" and not ended
 
 
 def look_at_threshold(check: Check, left: int) -> Check:
@@ -216,31 +203,9 @@ def sequence_problems(
             f" {policy.digest()[:12]}…; run it again with this policy (`run --until-decided --policy`)"
         )
         return
-    groups, evaluated, rounds = _groups(run, policy), set(run.report.eval_set.eval_ids), found.rounds
-    order, ends = [eval_id for group in groups for eval_id in group], {*accumulate(map(len, groups))}
-    for place, (given, wanted) in enumerate(zip(found.order, order, strict=False), start=1):
-        if given != wanted:
-            yield f"the cases were not run in the order that follows from eval set and policy: number {place} is {given!r}; wanted {wanted!r}"
-            return
-    if len(found.order) != len(order):
-        yield f"the run's order has {counted(len(found.order), 'case')}; wanted {len(order)}"
-        return
-    if absent := [eval_id for eval_id in order[: len(evaluated)] if eval_id not in evaluated]:
-        yield f"the run does not have the first {counted(len(evaluated), 'case')} of its order: it leaves out {absent[0]!r}"
-        return
-    if skipped := [eval_id for eval_id in policy.must_pass if eval_id in order and eval_id not in evaluated]:
-        yield f"the run stopped before it came to {skipped[0]!r}, which must pass"
-        return
-    steps = [(one.runs, one.cases) for one in rounds]
-    whole = all(one.cases in ends and (one.runs == 1 or one.cases == len(order)) for one in rounds)
-    here = run.documents.num_runs, len(evaluated)
-    if (
-        not whole
-        or any(one >= other for one, other in pairwise(steps))
-        or steps[-1:] != [here]
-        or {runs for runs, _ in steps} != {*range(1, here[0] + 1)}
-    ):
-        yield f"the rounds of the run do not lead to {counted(here[1], 'case')} with {counted(here[0], 'run')} of each: {steps}"
+    rounds = found.rounds
+    if way := _wrong_way(run, policy, found):
+        yield way
         return
     if decided := next((number for number, one in enumerate(rounds[:-1], start=1) if not one.open), 0):
         yield f"the run went on after round {decided}, although it says that nothing was open"
@@ -249,18 +214,38 @@ def sequence_problems(
         yield f"the run stopped when it was compared with {then}, but it is compared with {now} now; run it again (its conversations are in the ledger)"
         return
     for number, one in enumerate(rounds, start=1):
-        if (again := tuple(open_in(_as_of(run, order[: one.cases], one.runs)))) != one.open:
+        if (again := tuple(open_in(_as_of(run, found.order[: one.cases], one.runs)))) != one.open:
             said, looked = (", ".join(names) or "nothing" for names in (one.open, again))
             yield f"after round {number} ({counted(one.cases, 'case')}), the run says that {said} was open; the results say {looked}"
             return
+
+
+def _wrong_way(run: ReadableRun, policy: Policy, found: UntilDecided) -> str:
+    """Return where cases or rounds are others than eval set and policy allow; empty where they are not."""
+    groups, evaluated = _groups(run, policy), set(run.report.eval_set.eval_ids)
+    order, ends, here = [*chain.from_iterable(groups)], {*accumulate(map(len, groups))}, (run.documents.num_runs, len(evaluated))
+    for place, (given, wanted) in enumerate(zip(found.order, order, strict=False), start=1):
+        if given != wanted:
+            return (
+                f"the cases were not run in the order that follows from eval set and policy: number {place} is {given!r}; wanted {wanted!r}"
+            )
+    if len(found.order) != len(order):
+        return f"the run's order has {counted(len(found.order), 'case')}; wanted {len(order)}"
+    if absent := [eval_id for eval_id in order[: len(evaluated)] if eval_id not in evaluated]:
+        return f"the run does not have the first {counted(len(evaluated), 'case')} of its order: it leaves out {absent[0]!r}"
+    if skipped := [eval_id for eval_id in policy.must_pass if eval_id in order and eval_id not in evaluated]:
+        return f"the run stopped before it came to {skipped[0]!r}, which must pass"
+    steps = [(one.runs, one.cases) for one in found.rounds]
+    whole = all(cases in ends and (runs == 1 or cases == len(order)) for runs, cases in steps)
+    onwards = all(one < other for one, other in pairwise(steps)) and {runs for runs, _ in steps} == {*range(1, here[0] + 1)}
+    if whole and onwards and steps[-1:] == [here]:
+        return ""
+    return f"the rounds of the run do not lead to {counted(here[1], 'case')} with {counted(here[0], 'run')} of each: {steps}"
 
 
 def _as_of(run: ReadableRun, eval_ids: Sequence[str], runs: int) -> ReadableRun:
     """Return a run as it was when it had so many cases and runs of each."""
     had = set(eval_ids)
     cases = run.report.cases.changed(lambda case: case if case.eval_id in had and case.run_index < runs else None)
-    eval_set = run.report.eval_set.model_copy(
-        update={"eval_cases": tuple(case for case in run.report.eval_set.eval_cases if case.eval_id in had)}
-    )
-    report = replace(run.report, eval_set=eval_set, cases=cases, num_runs=runs)
+    report = replace(run.report, eval_set=select(run.report.eval_set, had), cases=cases, num_runs=runs)
     return replace(run, report=report, documents=replace(run.documents, num_runs=runs))
