@@ -295,21 +295,8 @@ def _page(run_id: str, tracking_uri: str | None) -> str | None:
 
 
 _ON_SPARK = ("agent_version", "experiment", "run_name", "traces", "register_prompts", "signing_key", "tracking_uri")
-_ANYWHERE = (
-    *JUDGE_OPTIONS,
-    "agent",
-    "config",
-    "register_as",
-    "save_recording",
-    "detailed",
-    "watch",
-    "log_level",
-    "as_json",
-    "backend",
-    "staging",
-    "eval_storage_uri",
-    "agent_output",
-)
+_MADE_OF_IT = ("detailed", "as_json", "agent_output", "log_level", "register_as", "save_recording", "eval_storage_uri")
+"""What becomes of a report, wherever it was made."""
 
 
 def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any]) -> adk_eval.Report:
@@ -318,9 +305,9 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
     from mlflow_adk_eval.evalset.files import file_at  # noqa: PLC0415
 
     context = click.get_current_context()
+    taken = {*_ON_SPARK, *_MADE_OF_IT, *JUDGE_OPTIONS, "agent", "config", "backend", "staging"}
     for parameter in context.command.params:
-        name = parameter.name or ""
-        if name not in (*_ON_SPARK, *_ANYWHERE) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if parameter.name not in taken and parameter.name and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.get_error_hint(context)}: --backend spark scores recordings, and takes none")
     if staging is None:
         raise UsageError("--backend spark needs --staging, a folder that driver and executors share")

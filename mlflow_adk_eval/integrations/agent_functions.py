@@ -25,7 +25,7 @@ from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import secrets_of
-from mlflow_adk_eval.runner import conversation_with
+from mlflow_adk_eval.runner.evaluation import conversation_with
 from mlflow_adk_eval.runtime import BACKGROUND, each
 from mlflow_adk_eval.shapes.answers import is_missing, object_of, plain
 from mlflow_adk_eval.shapes.records import case_of, outputs_of, record_of

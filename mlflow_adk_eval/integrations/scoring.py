@@ -45,7 +45,7 @@ from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, reason_of
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.runner import apply_criteria
+from mlflow_adk_eval.runner.evaluation import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
 from mlflow_adk_eval.shapes.rows import CALLS, MADE, RESPONSE, Row
 

@@ -14,14 +14,16 @@ import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
@@ -169,8 +171,8 @@ def engine_of(evaluation: Evaluation, parts: InParts) -> Engine:
         scoring = Scoring(evaluation.config, parts.criteria, evaluation.num_runs, evaluation.eval_set.eval_set_id)
         progress, done = evaluation.executor.options.progress, 0
         total = len(evaluation.eval_set.eval_cases) * evaluation.num_runs
-        with _Pool(workers) as pool:
-            async for rows, written in pool.scored(batches_of(evaluation), scoring):
+        async with aclosing(_scored(workers, batches_of(evaluation), scoring)) as scored:
+            async for rows, written in scored:
                 documents = pq.read_table(pa.BufferReader(written.files[CASES]), columns=["case"]).column("case").to_pylist()
                 if documents != [row.case for row in rows if row.case is not None]:
                     raise RunError("a worker process returned the wrong cases")
@@ -226,68 +228,49 @@ def _recorded(recording: Recording | None, eval_id: str, runs: Sequence[Recorded
 _GUARD = "In a script, put the call below `if __name__ == '__main__':`"
 
 
-class _Pool:
-    """Processes that score batches."""
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        posix = sys.platform != "win32"
-        self._context = multiprocessing.get_context("forkserver" if posix else "spawn")
-        if posix:
-            self._context.set_forkserver_preload([__name__])
-            _start_fork_server()
-
-    def __enter__(self) -> Self:
-        self._begin()
-        return self
-
-    def _begin(self) -> None:
-        self._executor = ProcessPoolExecutor(self._workers, mp_context=self._context, initializer=_begin_work)
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(wait=True, cancel_futures=True)
-
-    async def scored(self, batches: Iterator[list[BatchRow]], scoring: Scoring) -> AsyncIterator[tuple[list[BatchRow], WrittenPart]]:
-        """Yield each batch with its part, in order. Batches that a process took with it when it ended are scored once more."""
-        waiting: deque[_Sent] = deque()
+async def _scored(
+    workers: int, batches: Iterator[list[BatchRow]], scoring: Scoring
+) -> AsyncGenerator[tuple[list[BatchRow], WrittenPart], None]:
+    """Yield each batch with its part, in order, scored by processes. Batches that one took with it when it ended are scored once more."""
+    posix = sys.platform != "win32"
+    context = multiprocessing.get_context("forkserver" if posix else "spawn")
+    if posix:
+        context.set_forkserver_preload([__name__])
+        _start_fork_server()
+    start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=_begin_work)
+    executor, waiting = start(), deque[tuple[list[BatchRow], Future[WrittenPart], int]]()
+    try:
         while True:
-            while len(waiting) < self._workers * _IN_FLIGHT and (rows := next(batches, None)) is not None:
-                waiting.append(self._sent(rows, scoring))
+            while len(waiting) < workers * _IN_FLIGHT and (rows := next(batches, None)) is not None:
+                waiting.append((rows, _sent(executor, rows, scoring), 1))
             if not waiting:
                 return
-            first = waiting[0]
+            rows, future, attempts = waiting[0]
             try:
-                written = await asyncio.wrap_future(first.future)
+                written = await asyncio.wrap_future(future)
             except BrokenProcessPool:
-                if first.attempts >= _MAX_ATTEMPTS:
-                    raise RunError(
-                        f"a worker process died twice on the same cases, perhaps out of memory; use fewer workers. {_GUARD}"
-                    ) from None
-                self._executor.shutdown(wait=True, cancel_futures=True)
-                self._begin()
-                waiting = deque(one if one.whole else self._sent(one.rows, scoring, one.attempts + 1) for one in waiting)
+                if attempts >= _MAX_ATTEMPTS:
+                    trouble = "a worker process died twice on the same cases, perhaps out of memory; use fewer workers"
+                    raise RunError(f"{trouble}. {_GUARD}") from None
+                executor.shutdown(wait=True, cancel_futures=True)
+                executor = start()
+                for place, (rows, future, attempts) in enumerate(waiting):
+                    if not future.done() or future.cancelled() or future.exception():
+                        waiting[place] = rows, _sent(executor, rows, scoring), attempts + 1
                 continue
-            yield first.rows, written
+            yield rows, written
             waiting.popleft()
-
-    def _sent(self, rows: list[BatchRow], scoring: Scoring, attempts: int = 1) -> _Sent:
-        try:
-            return _Sent(rows, self._executor.submit(score_batch, rows, scoring), attempts)
-        except (BrokenProcessPool, OSError) as error:  # the latter where it breaks while a process is started
-            future: Future[WrittenPart] = Future()
-            future.set_exception(BrokenProcessPool(str(error)))
-            return _Sent(rows, future, attempts)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    rows: list[BatchRow]
-    future: Future[WrittenPart]
-    attempts: int
-
-    @property
-    def whole(self) -> bool:
-        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+def _sent(executor: ProcessPoolExecutor, rows: list[BatchRow], scoring: Scoring) -> Future[WrittenPart]:
+    try:
+        return executor.submit(score_batch, rows, scoring)
+    except (BrokenProcessPool, OSError) as error:  # the latter where it breaks while a process is started
+        future: Future[WrittenPart] = Future()
+        future.set_exception(BrokenProcessPool(str(error)))
+        return future
 
 
 def _start_fork_server() -> None:

@@ -75,8 +75,7 @@ class Options:
         for name in ("num_runs", "concurrency", "workers"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                msg = f"{name}={value!r}: wanted a whole number of at least 1"
-                raise UsageError(msg)
+                raise UsageError(f"{name}={value!r}: wanted a whole number of at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +143,10 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
                 conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
         return Conversation(actual=(), error=described(error))
-    wanted = None if case.conversation is None else len(case.conversation)
-    if conversation.error or wanted is None or len(conversation.actual) == wanted:
+    took_place, wanted = len(conversation.actual), case.conversation
+    if conversation.error or wanted is None or took_place == len(wanted):
         return conversation
-    took_place = counted(len(conversation.actual), "turn")
-    return replace(conversation, error=f"{took_place} took place, but the case has {wanted}")
+    return replace(conversation, error=f"{counted(took_place, 'turn')} took place, but the case has {len(wanted)}")
 
 
 async def apply_criteria(
@@ -196,9 +194,7 @@ class Evaluation:
             JudgeError: if a judge, or the model that is to play the user, cannot be had.
         """
         agent, options = executor.agent, executor.options
-        self.eval_set = eval_set
-        self.config = config
-        self.executor = executor
+        self.eval_set, self.config, self.executor = eval_set, config, executor
         self.recording = agent if isinstance(agent, Recording) else None
         """The agent, where it is a recording; ``None`` where it has its conversations now."""
         self.remarks: set[str] = set()
@@ -335,11 +331,9 @@ class Evaluation:
     def _notes(self) -> Iterator[str]:
         """Say where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
         recording, eval_set = self.recording, self.eval_set
-        extra = sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []
-        if extra:
+        if extra := sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []:
             yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {listed(extra, _MAX_NAMED)}"
-        changed = changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []
-        if changed:
+        if changed := changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []:
             yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
         unused = self.plan.unused_rubrics

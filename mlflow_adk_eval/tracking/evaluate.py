@@ -22,7 +22,7 @@ from uuid import uuid4
 
 import anyio
 import anyio.to_thread
-from mlflow.entities import Dataset
+from mlflow.entities import Dataset, Experiment
 
 from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent
@@ -220,11 +220,9 @@ def without_held_out(eval_set: EvalSet, config: EvalConfig, holdout: Holdout | N
     Raises:
         UsageError: if no case is left.
     """
-    held = held_out(eval_set, holdout)
-    if not held:
+    if not (held := held_out(eval_set, holdout)):
         return eval_set, config
-    rest = [eval_id for eval_id in eval_set.eval_ids if eval_id not in held]
-    if not rest:
+    if not (rest := [eval_id for eval_id in eval_set.eval_ids if eval_id not in held]):
         raise UsageError(f"the policy holds out every case of the eval set {eval_set.eval_set_id!r}")
     return select(eval_set, rest), config.without(held)
 
@@ -323,9 +321,7 @@ class LoggedEvaluation:
             if self._earlier:  # as it is now that nobody else goes on with it
                 self._earlier = earlier_run(self._earlier.run_id, self._logged, ledger)
         earlier = self._earlier
-        if not earlier:
-            self._logged = self._new_run(digest=self._digest)
-        logged = self._logged
+        self._logged = logged = self._logged if earlier else self._new_run(digest=self._digest)
         if ledger or planned.plan.judged:
             logged.params["adk_eval.evaluation"] = planned.executor.judges.evaluation
         logged.start(reopen=earlier.run_id if earlier and earlier.open else None)
@@ -379,17 +375,13 @@ class LoggedEvaluation:
         planned, logged, ledger = self._evaluation, self._logged, self._ledger
         if report.origin and not planned.recording:
             report = replace(report, origin=replace(report.origin, agent_version=logged.run.model_id))
-        if ledger and (trouble := ledger.settle()):
-            report = replace(report, notes=(*report.notes, trouble))
+        told = [ledger.settle()] if ledger else []
         before, now = self._source.said_version, _said_version(planned.executor.agent)
         if now not in ("", before):
-            changed = (
-                f"the agent reported {f'version {before}' if before else 'no version'} before the evaluation and version {now} after"
-                " it, so the evaluation counts for neither"
-            )
-            report = replace(report, notes=(*report.notes, changed))
+            versions = f"{f'version {before}' if before else 'no version'} before the evaluation and version {now} after it"
+            told.append(f"the agent reported {versions}, so the evaluation counts for neither")
             logged.target = replace(logged.target, status=AGENT_CHANGED if logged.target.status == "complete" else logged.target.status)
-        finished = logged.finish(report, self._parts)
+        finished = logged.finish(replace(report, notes=(*report.notes, *filter(None, told))), self._parts)
         if self._parts and self._parts.kept:
             self._parts.kept.forget()
         if ledger:
@@ -500,8 +492,7 @@ def make_reevaluator(
     Raises:
         InputError: with every problem of a file.
     """
-    given_set: EvalSet | None = None
-    given_config = None if config is None else load_config(config)
+    given_set, given_config = None, None if config is None else load_config(config)
     if eval_set is not None:
         given_set, given_config = load_inputs(eval_set, config)
 
@@ -513,11 +504,8 @@ def make_reevaluator(
         _check_inputs(request, mine, config)
         uri = options.get("tracking_uri")
         source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
-        experiment = None
-        if run_id := request.candidate_run_id or request.run_id:
-            client = connect(uri)
-            with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
-                experiment = str(client.get_run(run_id).info.experiment_id)
+        run_id = request.candidate_run_id or request.run_id
+        experiment = _experiment_of(run_id, uri).name if run_id else None
         report = evaluate(
             mine or request.eval_set,
             agent=source,
@@ -583,10 +571,7 @@ def make_holdout_evaluator(
         digests = [one.without(cases.eval_ids).digest() for one, cases in (mine, theirs)]  # apart from what they say of single cases
         if digests[0] != digests[1]:
             raise UsageError(f"the digest of your config is {digests[0]}, but the candidate's run has {digests[1]}; give that config")
-        uri, run_id = options.get("tracking_uri"), request.candidate.evidence.run_id
-        client = connect(uri)
-        with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
-            experiment = client.get_experiment(client.get_run(run_id).info.experiment_id).name
+        experiment = _experiment_of(request.candidate.evidence.run_id, options.get("tracking_uri")).name
         num_runs = request.candidate.documents.num_runs
         logged_as: EvaluateArgs = {"num_runs": num_runs, "experiment": f"{experiment} holdout", "run_name": "holdout"}
         with _prepared(held, agent, chosen, request.model_id, cast("EvaluateArgs", options | logged_as)) as evaluation:
@@ -594,6 +579,12 @@ def make_holdout_evaluator(
             return evaluation.execute()[0].run_id or ""
 
     return score
+
+
+def _experiment_of(run_id: str, tracking_uri: str | None) -> Experiment:
+    client = connect(tracking_uri)
+    with reaching_mlflow("the run's experiment could not be looked up"), existing(f"run {run_id!r}"):
+        return client.get_experiment(client.get_run(run_id).info.experiment_id)
 
 
 def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config: EvalConfig | None) -> None:
@@ -631,21 +622,19 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
     Raises:
         UsageError: if that says nothing about the candidate's cases.
     """
-    if not request.run_id:
-        raise UsageError(f"{request.agent_version} has no run to judge again; name its agent to run it instead")
+    run_id, instead = request.run_id, "name its agent to run it instead"
+    if not run_id:
+        raise UsageError(f"{request.agent_version} has no run to judge again; {instead}")
     with store_at(tracking_uri) as store:
-        run = examine(store.evidence(request.run_id))
+        run = examine(store.evidence(run_id))
     if not isinstance(run, ReadableRun):
         state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
         why = next(problem for problem in run.problems if problem not in state)
-        raise UsageError(f"its conversations in run {request.run_id} cannot be judged again: {why}; name its agent to run it instead")
+        raise UsageError(f"its conversations in run {run_id} cannot be judged again: {why}; {instead}")
     documents = replace(run.documents, eval_set=run.report.eval_set)  # with the cases that it has results of
-    missing = few(_unplayed(request, documents), limit=4)
-    if missing:
-        raise UsageError(
-            f"its conversations in run {request.run_id} are not enough: {'; '.join(missing)}; name its agent to run it instead"
-        )
-    return recording_of_run(request.run_id, tracking_uri), min(request.num_runs, documents.num_runs)
+    if missing := few(_unplayed(request, documents), limit=4):
+        raise UsageError(f"its conversations in run {run_id} are not enough: {'; '.join(missing)}; {instead}")
+    return recording_of_run(run_id, tracking_uri), min(request.num_runs, documents.num_runs)
 
 
 def _unplayed(request: ReevaluationRequest, then: Documents) -> Iterator[str]:

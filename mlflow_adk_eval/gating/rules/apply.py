@@ -75,6 +75,7 @@ def apply_rules(
         looked = [(check, False) for check in check_drops(drops, power=policy.power)]
     compared = iter(looked)
     rules.checks = [next(compared)[0] if isinstance(result, Drop) else result for result in rules.results]
+    rules.notes = [*dict.fromkeys(rules.notes)]
     return rules
 
 

@@ -129,21 +129,14 @@ def decide(
         checks=tuple(checks),
         open=() if missing or "failed" in verdicts else tuple(dict.fromkeys(check.title for check in checks if check in more)),
         waived=waived.waived,
-        notes=(
-            *waived.notes,
-            *compared.notes,
-            *dict.fromkeys(rules.notes),
-            *of_attempt,
-            *judge_notes(trust),
-            *_doubts(policy, run, report),
-        ),
+        notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *_doubts(policy, run, report)),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )
     if not rounds or (found := run.report.until_decided) is None:
         return decision
     again = partial(decide, policy=policy, now=now, baseline=baseline, measured=measured, rounds=False)
-    wrong = list(sequence_problems(run, policy, decision.baseline_sha256, lambda earlier: again(earlier).open))
+    wrong = list(sequence_problems(run, found, policy, decision.baseline_sha256, lambda earlier: again(earlier).open))
     note = f"the run has {found}; it stopped because of this: {found.stopped}"
     decision = replace(decision, notes=(note, *decision.notes))
     return replace(decision, verdict="undecided", reasons=(*wrong, *decision.reasons)) if wrong else decision

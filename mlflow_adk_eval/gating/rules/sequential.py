@@ -184,36 +184,33 @@ def look_at_threshold(check: Check, left: int) -> Check:
 
 
 def sequence_problems(
-    run: ReadableRun, policy: Policy, baseline_sha256: str, open_in: Callable[[ReadableRun], Sequence[str]]
+    run: ReadableRun, found: UntilDecided, policy: Policy, baseline_sha256: str, open_in: Callable[[ReadableRun], Sequence[str]]
 ) -> Iterator[str]:
     """Yield where a run until decided did not go as eval set, policy and results say.
 
     Args:
         run: the run.
+        found: how it says that it went.
         policy: what is demanded.
         baseline_sha256: the hash of the evidence that it is compared with; empty where nothing is compared.
         open_in: returns the demands that are open in a run that is as far as this one was in a round.
     """
-    found = run.report.until_decided
-    if found is None:
-        return
     if found.policy_sha256 != policy.digest():
         yield (
             f"the run stopped when another policy was decided: its digest is {found.policy_sha256[:12]}…, but this one's is"
             f" {policy.digest()[:12]}…; run it again with this policy (`run --until-decided --policy`)"
         )
         return
-    rounds = found.rounds
     if way := _wrong_way(run, policy, found):
         yield way
         return
-    if decided := next((number for number, one in enumerate(rounds[:-1], start=1) if not one.open), 0):
+    if decided := next((number for number, one in enumerate(found.rounds[:-1], start=1) if not one.open), 0):
         yield f"the run went on after round {decided}, although it says that nothing was open"
     if found.baseline_sha256 != baseline_sha256:
         then, now = (f"evidence {sha256[:12]}…" if sha256 else "nothing" for sha256 in (found.baseline_sha256, baseline_sha256))
         yield f"the run stopped when it was compared with {then}, but it is compared with {now} now; run it again (its conversations are in the ledger)"
         return
-    for number, one in enumerate(rounds, start=1):
+    for number, one in enumerate(found.rounds, start=1):
         if (again := tuple(open_in(_as_of(run, found.order[: one.cases], one.runs)))) != one.open:
             said, looked = (", ".join(names) or "nothing" for names in (one.open, again))
             yield f"after round {number} ({counted(one.cases, 'case')}), the run says that {said} was open; the results say {looked}"
