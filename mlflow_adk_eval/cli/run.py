@@ -207,11 +207,10 @@ def run(
                 options["model"] = options["model"] or register_as
                 tell_round = partial(click.echo, err=True)
                 report = adk_eval.evaluate(paths, agent=chosen, progress=progress, on_round=tell_round, **arguments(options))
-    extra = {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
+    trouble, extra = "", {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
     if aside.path and (as_json or obeyed or report.verdict != "passed"):
         extra["agent_output"] = str(aside.path)
     extra["new_here"] = ", ".join(name for name in _MADE_HERE if name not in present and Path(name).exists()) or None
-    trouble = ""
     try:
         if save_recording:
             adk_eval.save_recording(report, save_recording)
@@ -259,9 +258,8 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
         from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
 
         if any("api key" in cause.text.lower() for cause in causes_of(report).found):
-            return (
-                "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file; then run the same command"
-            )
+            key = "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file"
+            return f"{key}; then run the same command"
         return f"{command('report', run_id, **at)}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence

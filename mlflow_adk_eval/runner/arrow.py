@@ -125,17 +125,16 @@ def write_parts(batches: Iterable[pa.RecordBatch], scoring: Scoring, out: str) -
     """
     import pyarrow as pa  # noqa: PLC0415 - only engines need it
 
-    folder = Folder(out)
+    texts, numbers = [(name, pa.string()) for name in TEXTS], [(name, pa.int64()) for name in COUNTS]
+    folder, schema = Folder(out), pa.schema([("first_no", pa.int64()), *texts, *numbers])
     for first_no, rows in _cut(row for batch in batches for row in batch.to_pylist()):
         written, name = score_batch(rows, scoring), uuid4().hex
         for kind, content in written.files.items():
             folder.write(f"{name}.{kind}.parquet", content)
         counts = {key: value for key, value in asdict(written.part).items() if key in COUNTS}
         judging = {"judging": _USAGE.dump_json(written.judging).decode() if written.judging else None, "trouble": written.trouble}
-        yield pa.RecordBatch.from_pylist(
-            [{"first_no": first_no, "first_id": rows[0].eval_id, "name": name, **judging, **counts}],
-            schema=pa.schema([("first_no", pa.int64()), *((key, pa.string()) for key in TEXTS), *((key, pa.int64()) for key in COUNTS)]),
-        )
+        row = {"first_no": first_no, "first_id": rows[0].eval_id, "name": name, **judging, **counts}
+        yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
 def _cut(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int | None, list[BatchRow]]]:

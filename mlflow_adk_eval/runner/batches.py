@@ -117,9 +117,8 @@ def check_ledger(config: EvalConfig, judges: JudgeSetup | None, who: str) -> boo
     """
     judged = judged_criteria(config)
     if judged and not (judges and is_shared(judges.ledger)):
-        raise UsageError(
-            f"judges decide {', '.join(judged)}: without a shared ledger, {who} would pay for answers twice; wanted ledger='postgresql://…'"
-        )
+        lead = f"judges decide {', '.join(judged)}: without a shared ledger, {who} would pay for answers twice"
+        raise UsageError(f"{lead}; wanted ledger='postgresql://…'")
     return bool(judged)
 
 

@@ -184,11 +184,9 @@ def _prepared(
     # 2. The cases and the criteria; perhaps only those cases that did not pass in an earlier run.
     inputs = open_inputs(eval_set)
     loaded, chosen, dataset = inputs_of(inputs, config, tracking_uri=uri)
-    agent = recording_beside(loaded, inputs) if agent is None else agent
-    if agent is None:
-        raise UsageError(
-            "agent: wanted a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
-        )
+    if agent is None and (agent := recording_beside(loaded, inputs)) is None:
+        wanted = "a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
+        raise UsageError(f"agent: wanted {wanted}")
     policy = None if (given := options.get("policy")) is None else load_policy(given)
     loaded, chosen = without_held_out(loaded, chosen, policy.holdout if policy else None)
     if (failed := options.get("failed")) is not None:
@@ -599,21 +597,16 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
     ):
         if given is None and not pinned:
             name = what.replace(" ", "_")
-            raise UsageError(
-                f"the {what} is known only from the candidate's run; give it with {option} or make_reevaluator({name}=...),"
-                f" or pin it in the policy: {name}: {{digest: {run}}}"
-            )
+            give = f"give it with {option} or make_reevaluator({name}=...), or pin it in the policy: {name}: {{digest: {run}}}"
+            raise UsageError(f"the {what} is known only from the candidate's run; {give}")
         if given not in (None, run):
-            raise UsageError(
-                f"the digest of your {what} is {given}, but the candidate's run has {run}; give the {what} of the candidate's run,"
-                " or evaluate the candidate again"
-            )
+            give = f"give the {what} of the candidate's run, or evaluate the candidate again"
+            raise UsageError(f"the digest of your {what} is {given}, but the candidate's run has {run}; {give}")
     if config is None and (endpoints := endpoints_in(request.config)):
         path, host = endpoints[0]
-        raise UsageError(
-            f"the config of the candidate's run sets at {path}{f' ({host})' if host else ''} where or how to send requests; only your own"
-            " config may do that: give it with --config-file-path FILE or make_reevaluator(config=...)"
-        )
+        give = "only your own config may do that: give it with --config-file-path FILE or make_reevaluator(config=...)"
+        at = f"{path}{f' ({host})' if host else ''}"
+        raise UsageError(f"the config of the candidate's run sets at {at} where or how to send requests; {give}")
 
 
 def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[Recording, int]:

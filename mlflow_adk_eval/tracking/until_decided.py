@@ -95,9 +95,8 @@ class Rounds:
         groups = order_of(whole.eval_ids, digest.text, policy.must_pass, digest.copies)
         order, self._ends = tuple(chain.from_iterable(groups)), list(accumulate(map(len, groups)))
         self.so_far = UntilDecided(policy_sha256=policy.digest(), order=order)
-        self._count = max(
-            [min(_FIRST, self.max_conversations or _FIRST), *(order.index(eval_id) + 1 for eval_id in policy.must_pass if eval_id in order)]
-        )
+        demanded = [order.index(eval_id) + 1 for eval_id in policy.must_pass if eval_id in order]
+        self._count = max([min(_FIRST, self.max_conversations or _FIRST), *demanded])
         evaluated = whole
 
         async def go_on() -> None:
@@ -110,13 +109,12 @@ class Rounds:
                 await self._have(planned, evaluated, store)
                 decision = await anyio.to_thread.run_sync(self._look, planned, evaluated, policy)
                 rounds = (*self.so_far.rounds, Round(self._count, self._runs, decision.open))
-                self.so_far = replace(self.so_far, rounds=rounds)
                 again = f", run {self._runs}" if self._runs > 1 else ""
                 still = f"{', '.join(decision.open) or 'nothing'} open"
                 told.append(f"round {len(rounds)}: {self._count:,} of {counted(len(order), 'case')}{again}; {still}")
                 if self.on_round:
                     self.on_round(told[-1])
-                self.so_far = replace(self.so_far, stopped=self._next(decision))
+                self.so_far = replace(self.so_far, rounds=rounds, stopped=self._next(decision))
             planned.num_runs = self._runs
             for case in evaluated.eval_cases:
                 parts.add(case, [self._results[case.eval_id, run] for run in range(self._runs)])

@@ -93,8 +93,7 @@ def decide(
     share, exhausted, of_attempt = spent(policy, attempt)
     rules = apply_rules(policy, run, report, compared, trust, share)
     left = len(run.documents.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)
-    thresholds = list(check_thresholds(report)) if policy.thresholds else []
-    thresholds = [look_at_threshold(check, left) for check in thresholds] if left else thresholds
+    thresholds = [look_at_threshold(check, left) for check in (check_thresholds(report) if policy.thresholds else ())]
     enough = list(check_min_cases(policy, report, run.documents.copies))
     checks = [*thresholds, *enough, *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
     problems = [
@@ -154,8 +153,7 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
         yield f"nobody has reviewed {counted(len(generated), 'case')} that a model wrote (tag {GENERATED!r}): {named}"
-    held = select(run.documents.eval_set.eval_ids, run.documents.tags, policy.holdout).eval_ids if policy.holdout else ()
-    if held:
+    if held := select(run.documents.eval_set.eval_ids, run.documents.tags, policy.holdout).eval_ids if policy.holdout else ():
         named = ", ".join(few(sorted(held), limit=4))
         yield f"the run scored {counted(len(held), 'case')} that the policy holds out ({named}); run it with --policy, which leaves them out"
     yield from _lookalikes(run.documents.config.custom_metrics or ())

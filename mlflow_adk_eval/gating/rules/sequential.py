@@ -180,7 +180,7 @@ def _look_at_bets(drop: Drop, against_larger: list[float], p_adjusted: float, *,
 def look_at_threshold(check: Check, left: int) -> Check:
     """Return what the thresholds of a criterion come to while so many cases were not run."""
     reason = f"{check.reason}; {counted(left, 'case')} {'was' if left == 1 else 'were'} not run"
-    return replace(check, verdict="undecided", reason=reason) if check.verdict == "passed" else check
+    return replace(check, verdict="undecided", reason=reason) if check.verdict == "passed" and left else check
 
 
 def sequence_problems(
@@ -196,10 +196,9 @@ def sequence_problems(
         open_in: returns the demands that are open in a run that is as far as this one was in a round.
     """
     if found.policy_sha256 != policy.digest():
-        yield (
-            f"the run stopped when another policy was decided: its digest is {found.policy_sha256[:12]}…, but this one's is"
-            f" {policy.digest()[:12]}…; run it again with this policy (`run --until-decided --policy`)"
-        )
+        digests = f"its digest is {found.policy_sha256[:12]}…, but this one's is {policy.digest()[:12]}…"
+        again = "run it again with this policy (`run --until-decided --policy`)"
+        yield f"the run stopped when another policy was decided: {digests}; {again}"
         return
     if way := _wrong_way(run, policy, found):
         yield way
