@@ -197,8 +197,8 @@ def sequence_problems(
     """
     if found.policy_sha256 != policy.digest():
         digests = f"its digest is {found.policy_sha256[:12]}…, but this one's is {policy.digest()[:12]}…"
-        again = "run it again with this policy (`run --until-decided --policy`)"
-        yield f"the run stopped when another policy was decided: {digests}; {again}"
+        remedy = "run it again with this policy (`run --until-decided --policy`)"
+        yield f"the run stopped when another policy was decided: {digests}; {remedy}"
         return
     if way := _wrong_way(run, policy, found):
         yield way
