@@ -188,7 +188,8 @@ def _prepared(
         wanted = "a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         raise UsageError(f"agent: wanted {wanted}")
     policy = None if (given := options.get("policy")) is None else load_policy(given)
-    loaded, chosen = without_held_out(loaded, chosen, policy.holdout if policy else None)
+    if policy and policy.holdout:
+        loaded, chosen = without_held_out(loaded, chosen, policy.holdout)
     if (failed := options.get("failed")) is not None:
         before = run_id_at(failed, uri)
         target, eval_ids = replace(target, failed_of=before), failed_cases(before, uri)
