@@ -88,7 +88,7 @@ def test_the_numbers_fit_into_a_terminal_of_88_columns() -> None:
     assert re.search(r"bounds 95% +p \(Holm\) +cases", numbers)
     assert re.search(r"cases *\n", numbers)
     assert re.search(
-        r"rubric_based_final_ +1 +1 +0 +1\.000 +2 of 3 *\n *response_quality_v1 +2 of 3 +−1 to \+1 +the same over *\n +scored +2 of 3 cases",
+        r"rubric_based_final_ +1 +1 +0 +1\.000 +2 of 3 *\n *response_quality_v1 +2 of 3 +−0\.776 to \+0\.776 +the same over *\n +scored +2 of 3 cases",
         numbers,
     )
     assert "Means and differences are over the cases that have a score in both runs." in numbers
