@@ -18,7 +18,7 @@ from numpy.random import Generator
 from populations import PASSING, Pairs, Passing
 from simulation import ALPHA, CONFIDENCE, by_case, luck_of
 
-from mlflow_adk_eval.analysis.drift import PLANNED, changes_of, drift_of
+from mlflow_adk_eval.analysis.drift import PLANNED, changes_of
 from mlflow_adk_eval.analysis.stats import compare_paired
 from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_at_most
@@ -330,9 +330,31 @@ def stopped(seen: Sequence[tuple[str, Sequence[float]]], champion: int) -> bool:
 
 def false_alarms(judge: Judge, runs: int, histories: int) -> float:
     """Return how often a judge that never changes is said to have changed, in so many looks."""
-    return (
-        sum(drift_of(histories_of(judge, luck_of("steady", judge, history), runs)) is not None for history in range(histories)) / histories
-    )
+    luck = luck_of("steady", judge)
+    likely = np.where(luck.random((histories, runs, judge.anchors)) < 0.7, 1 - judge.flips, judge.flips)
+    gaps = (luck.random(likely.shape) < likely) - luck.binomial(VOTES, likely) / VOTES
+    return float((evidence_of(gaps) >= math.log(1 / ALPHA)).any(axis=1).mean())
+
+
+def evidence_of(gaps: Any) -> Any:
+    """Return what `log_evidence` returns for each of many histories at once; `gaps`: by history, run and anchor."""
+    histories, runs, anchors = gaps.shape
+    logs, rest = np.full((histories, runs), -np.inf), 1.0
+    for start in range(runs):
+        share = 1 / ((start + 1) * (start + 2))
+        rest -= share
+        for sign in (1, -1):
+            values = sign * gaps[:, start:].reshape(histories, -1).T
+            wealth, squares = np.zeros(histories), np.full(histories, 10 * 0.05)
+            for count, value in enumerate(values):
+                bet = np.minimum(PLANNED / (squares / (10 + count) + PLANNED**2), 0.75)
+                wealth += np.log1p(bet * value)
+                squares += (value - PLANNED) ** 2
+                if count % anchors == anchors - 1:
+                    at = start + count // anchors
+                    logs[:, at] = np.logaddexp(logs[:, at], math.log(share / 2) + wealth)
+        logs[:, start] = np.logaddexp(logs[:, start], math.log(rest))
+    return logs
 
 
 def misjudged(population: Passing, cases: int, histories: int) -> tuple[float, float]:

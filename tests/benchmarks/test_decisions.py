@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.analysis.drift import drift_of
+from mlflow_adk_eval.analysis.drift import PLANNED, drift_of
+from mlflow_adk_eval.analysis.stats.betting import log_evidence
 from mlflow_adk_eval.gating.policy.model import Rule
 from mlflow_adk_eval.gating.rules.checks import RuleTarget
 from mlflow_adk_eval.gating.rules.limits import drop_of
@@ -90,3 +91,12 @@ def test_a_change_is_found_when_asking_after_each_run_finds_it(monkeypatch: pyte
     crossed = deciding.first_crossing(seen)
     assert crossed == next(place for place in range(12) if drift_of(seen[: place + 1]))
     assert crossed >= deciding.STEADY
+
+
+def test_evidence_of_many_histories_at_once_is_that_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+
+    gaps = deciding.luck_of("gaps").choice([-0.2, 0.0, 0.8], (3, 7, 4))
+    for one, found in zip(gaps.tolist(), deciding.evidence_of(gaps), strict=True):
+        assert found == pytest.approx(log_evidence(one, planned=PLANNED))
