@@ -95,7 +95,7 @@ def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]], *, alpha: float =
     changes: list[Drift] = []
     for start, since, end, gain, places_of in zip(starts, starts[1:], [*starts[2:], len(runs)], evidence, unsure, strict=False):
         values = _across([one for one in found if one[1] >= start and one[0] < end], since)
-        size, low, high = _size(values, alpha)
+        size, low, high = math.fsum(values) / len(values), -_end([-value for value in values], alpha), _end(values, alpha)
         before = runs[since - 1][0] if since else ""
         may = tuple(runs[place][0] for place in places_of)
         changes.append(Drift(size=size, low=low, high=high, evidence=gain, since_run=runs[since][0], before_run=before, unsure=may))
@@ -107,14 +107,8 @@ def _across(found: Sequence[tuple[int, int, float]], since: int) -> list[float]:
     return [gap for place, of, gap in found if of < since <= place]
 
 
-def _size(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """Return a mean with the ends of its interval: the last means on both sides that bets do not refute."""
-    mean = math.fsum(values) / len(values)
-    return mean, -_end([-value for value in values], alpha), _end(values, alpha)
-
-
 def _end(values: Sequence[float], alpha: float) -> float:
-    """Return the upper end of the interval of a mean."""
+    """Return the upper end of the interval of a mean: the last one that bets do not refute."""
     inside, outside = math.fsum(values) / len(values), 1.0
     for _ in range(_STEPS):
         middle = (inside + outside) / 2

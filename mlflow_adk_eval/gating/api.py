@@ -95,7 +95,7 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
     measured, compared = search.store.calibration(search.policy, run), search(run, problems)
     now, attempt = search.store.clock(), search.attempt(run, compared)
-    drift = search.store.drift(run, now)
+    drift = search.store.drift(run, now, search.policy)
     decision = decide(run, search.policy, baseline=compared, now=now, measured=measured, attempt=attempt, drift=drift)
     return stamped(with_problems(decision, problems), now)
 

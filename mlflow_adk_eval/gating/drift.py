@@ -1,29 +1,48 @@
-"""Whether the judges of a run changed, by the anchors of all runs of its experiment, and whether those can be believed.
+"""Whether the judges of a run changed, and which earlier answers a run has them judge again, by the judged runs of its experiment in the store.
 
-Parameters vouch for the anchors of each run, and each names the run before it, so that none can be left out unseen (`_chain_problems`). Of the run that is
-decided on, the choice of its anchors is made again (`_choice_problems`). What the differences say is the business of `analysis.drift`.
+A run that ends looks at the latest complete ones (`planned`). Of a run whose cells are chosen, only the files of one part are read, each held against
+the manifest. The gate looks at all of them. Parameters vouch for the anchors of each run, and each names the run before it, so that none can be left
+out unseen (`_chain_problems`). Of the run that is decided on, the choice of its anchors is made again (`_own_problems`). Where a policy demands
+attestations, a run without one is named, and neither its anchors count nor those on its answers. What differences say is the business of
+`analysis.drift`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import chain
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pydantic_core import from_json
+
+from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.analysis.drift import PLANNED, Drift, anchors_to_find, changes_of
-from mlflow_adk_eval.errors import InputError, TrackingError, UsageError
-from mlflow_adk_eval.gating.anchors import past_runs, planned
-from mlflow_adk_eval.runs.anchors import ANCHORS, ANCHORS_PARAM, Anchors, JudgeAnchors, calls_allowed, judges_of, read_anchors
+from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
+from mlflow_adk_eval.errors import ConfigError, InputError, TrackingError, UsageError
+from mlflow_adk_eval.evalset.parse import decode
+from mlflow_adk_eval.gating.attestation import BUNDLE_PATH, EVALUATION_PATH, attestation_problems
+from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.report import Cases
+from mlflow_adk_eval.runs import anchors as kept
+from mlflow_adk_eval.runs.anchors import ANCHORS, Anchors, EarlierCell, JudgeAnchors, KnownJudge
 from mlflow_adk_eval.runs.examined import ReadableRun
-from mlflow_adk_eval.runs.manifest import FOLDER, sha256
+from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, read_manifest, sha256
+from mlflow_adk_eval.runs.parts import ACTUAL, CASES, VOTES
+from mlflow_adk_eval.runs.stored_run import StoredPart
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.gating.registry import MlflowStore
+    from mlflow_adk_eval.gating.policy.model import AttestationPin
 
+MOST_RUNS = 50
+"""A run that ends looks at so many complete ones, the latest."""
+CALIBRATION = "adk_eval_calibration/calibration.json"
+"""The artifact of a run with the labels of its cells."""
 _MANIFEST = "adk_eval.manifest_sha256"
 
 
@@ -100,172 +119,259 @@ class JudgeDrift:
         return [described(history.judge, drift) for drift in found] if history else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRun:
-    """A run in which judges decided, with its anchors."""
+class RunStore(Protocol):
+    """What is asked of `MlflowStore`."""
 
+    client: Any
+
+    def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
+        """Return the first of these artifacts that a run has."""
+        ...
+
+    def stage(self, run_id: str) -> str:
+        """Return whether a run is ``active`` or ``deleted``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedRun:
+    """A run in which judges decided."""
+
+    store: RunStore = field(repr=False)
     run_id: str
     params: Mapping[str, str]
     started: int
     ended: int | None
-    anchors: Anchors | None
+    complete: bool
+    anchors: Anchors | None = None
+    """``None``: it has none, or they are not those of its parameter."""
     trouble: str = ""
-    """Why its anchors cannot be believed."""
+    """Why neither its anchors count nor those on its answers."""
+    _parts: dict[str, StoredPart] = field(default_factory=dict[str, StoredPart], repr=False)
 
     def of(self, judge: str) -> JudgeAnchors | None:
         """Return the anchors of a judge."""
         return self.anchors.of(judge) if self.anchors else None
 
+    def file(self, name: str, digest: str | None) -> bytes:
+        """Return an artifact.
 
-def drift_in(store: MlflowStore, run: ReadableRun, now: datetime) -> JudgeDrift:
-    """Return what is known of the judges of a run by a moment.
+        Raises:
+            TrackingError: if it is not the one with this hash.
+        """
+        content = self.store.artifact(self.run_id, f"{FOLDER}/{name}")
+        if content is None or sha256(content) != digest:
+            what = f"its {name}" if name == ANCHORS else f"the artifact {FOLDER}/{name}"
+            raise TrackingError(f"run {self.run_id}: {what} {'is missing' if content is None else 'was changed after the run'}")
+        return content
+
+    def part(self, run_id: str) -> StoredPart:
+        """Return the part whose cells the run `run_id` may judge again: the files with its votes, its cases and what the agent did.
+
+        Raises:
+            TrackingError: if they are not those of the run.
+        """
+        if run_id not in self._parts:
+            manifest = read_manifest(self.file(MANIFEST, self.params.get(_MANIFEST)))
+            if isinstance(manifest, str):
+                raise TrackingError(f"run {self.run_id}: {manifest}")
+            voted = [part for part in manifest.parts if part.votes] or manifest.parts
+            part = min(voted, key=lambda part: kept.order_of(run_id, self.run_id, part.number))
+            files = {name: self.file(name, manifest.artifacts.get(name)) for name in map(part.name, (VOTES, CASES, ACTUAL))}
+            self._parts[run_id] = StoredPart(part, files, f"run {self.run_id}, {FOLDER}")
+        return self._parts[run_id]
+
+    @cached_property
+    def labelled(self) -> frozenset[tuple[str, int, int | None, str]]:
+        """The cells with a label in the calibration that was kept with the run; a turn that is ``None`` is every turn.
+
+        Labels of a sample do not count. `CellSample` prefers cells whose votes were split, and those vote otherwise the next time with the same judge.
+        """
+        with suppress(InputError, ValueError):
+            if text := self.store.artifact(self.run_id, CALIBRATION):
+                found = load_calibration(from_json(text))
+                mine = (one for one in found.labelled if one.run_id in (None, self.run_id) and found.sampled is None)
+                return frozenset((one.eval_id, one.run_index, one.invocation_index, one.criterion) for one in mine)
+        return frozenset()
+
+
+def listed_runs(
+    store: RunStore, experiment_id: str, until: datetime, pin: AttestationPin | None = None, *, latest: bool = False
+) -> list[JudgedRun]:
+    """Return the runs of an experiment in which judges decided, with their anchors, the earliest first.
 
     Args:
-        store: where its experiment is.
-        run: the run.
-        now: runs that began later do not count.
+        store: where they are.
+        experiment_id: the experiment.
+        until: runs that began later do not count.
+        pin: who must have attested them; ``None``: nobody.
+        latest: only `MOST_RUNS` complete ones, by one request.
     """
-    if not run.evidence.run_id:
-        return JudgeDrift(histories={})
-    return drift_of_listed(store, run, listed_runs(store, store.experiment_of(run.evidence.run_id), now))
+    wanted = f"params.`adk_eval.judge_model` LIKE '%' and attributes.start_time <= {int(until.timestamp() * 1000)}"
+    wanted += " and tags.`adk_eval.status` = 'complete' and attributes.status = 'FINISHED'" if latest else ""
+    listed, order, most = list[JudgedRun](), ["attributes.start_time DESC"], MOST_RUNS if latest else 1000
+    token: str | None = ""
+    while token is not None:
+        page = store.client.search_runs([experiment_id], wanted, max_results=most, order_by=order, page_token=token or None)
+        listed += [_judged_run(store, found, pin) for found in page]
+        token = None if latest else page.token or None
+    return listed[::-1]
 
 
-def listed_runs(store: MlflowStore, experiment_id: str, now: datetime) -> list[ListedRun]:
-    """Return the runs of an experiment in which judges decided, with their anchors, the earliest first."""
-    listed = list[ListedRun]()
-    token: str | None = None
-    wanted = f"params.`adk_eval.judge_model` LIKE '%' and attributes.start_time <= {int(now.timestamp() * 1000)}"
-    while True:
-        page = store.client.search_runs([experiment_id], wanted, order_by=["attributes.start_time ASC"], max_results=1000, page_token=token)
-        listed += [_listed(store, one) for one in page]
-        token = page.token or None
-        if token is None:
-            return listed
+def _judged_run(store: RunStore, found: Any, pin: AttestationPin | None) -> JudgedRun:
+    info, params, tags = found.info, found.data.params, found.data.tags
+    complete = tags.get("adk_eval.status") == "complete" and info.status == "FINISHED"
+    started, ended, run_id = info.start_time or 0, info.end_time, info.run_id
+    run = JudgedRun(store=store, run_id=run_id, params=params, started=started, ended=ended, complete=complete)
+    try:
+        if kept.ANCHORS_PARAM in params:
+            run = replace(run, anchors=kept.read_anchors(run.file(ANCHORS, params[kept.ANCHORS_PARAM]), f"run {run_id}, {ANCHORS}"))
+    except TrackingError as error:
+        return replace(run, trouble=str(error))
+    except InputError as error:
+        return replace(run, trouble=f"{error.source} cannot be read: {error.problems[0]}")
+    if pin:
+        manifest, attestation = store.artifact(run_id, f"{FOLDER}/{MANIFEST}"), store.artifact(run_id, EVALUATION_PATH, BUNDLE_PATH)
+        evidence = Evidence(run_id=run_id, status=info.status, params=params, manifest=manifest, attestation=attestation)
+        if problems := attestation_problems(pin.model_copy(update={"source": "optional"}), evidence):
+            return replace(run, trouble=f"run {run_id} does not count: {problems[0]}")
+    return run
 
 
-def drift_of_listed(store: MlflowStore, run: ReadableRun, listed: Sequence[ListedRun]) -> JudgeDrift:
-    """Return what the runs of an experiment say of the judges of one of them."""
-    judges, histories = judges_of(run.documents.config, run.evidence.params), dict[str, JudgeHistory]()
+def planned(
+    runs: Sequence[JudgedRun], config: EvalConfig, judges: Mapping[str, KnownJudge], judge: str, run_id: str, cases: Cases
+) -> tuple[JudgeAnchors, list[EarlierCell]]:
+    """Return the anchors of a judge before it is asked, and the cells to ask about.
+
+    Args:
+        runs: the judged runs before, the earliest first.
+        config: of the run that asks.
+        judges: who decides in it, by criterion.
+        judge: the judge.
+        run_id: the run that asks.
+        cases: its results.
+    """
+    criteria = [name for name, known in judges.items() if known.judge == judge]
+    had = {run.run_id: own for run in runs if (own := run.of(judge))}
+    changes, _ = changes_of([(run, [(one.run_id, one.difference) for one in own.anchors]) for run, own in had.items()])
+    places = {run.run_id: place for place, run in enumerate(runs)}
+    # Answers from before a change say nothing of another one; and what came before the last run's anchors was used up by then.
+    last = next(reversed(had), None)
+    begun = min((places[one.run_id] for one in had[last].anchors if one.run_id in places), default=0) if last else 0
+    configs, missing = {config.digest(): config}, list[str]()
+
+    def sources() -> Iterator[Sequence[EarlierCell]]:
+        for run in runs[max(begun, places[changes[-1].since_run] if changes else 0) :]:
+            digest, source = run.params.get("adk_eval.config_digest", ""), f"run {run.run_id}, {CONFIG}"
+            try:
+                if digest not in configs:
+                    read = parse_config(
+                        decode(run.store.artifact(run.run_id, f"{FOLDER}/{CONFIG}") or b"", source, error=ConfigError), source
+                    )
+                    configs[read.digest()] = read
+                asked = kept.judges_of(configs[digest], run.params) if digest in configs else {}
+                same = {name: known for name, known in asked.items() if name in criteria and judges[name] == known}
+                votes = chain.from_iterable(run.part(run_id).votes.values()) if same else ()
+            except (TrackingError, InputError) as error:
+                missing.append(str(error))
+                continue
+            if same:
+                cells = kept.cells_of(run.run_id, votes, configs[digest], same)
+                marks = [(cell.id[1:], (*cell.id[1:3], None, cell.id[-1])) for cell in cells]
+                yield [replace(cell, labelled=bool(run.labelled.intersection(mark))) for cell, mark in zip(cells, marks, strict=True)]
+
+    calls = kept.calls_allowed(_votes(cases), criteria, config.anchor_share)
+    cells = kept.chosen(sources(), run_id, calls, {one.cell for own in had.values() for one in own.anchors})
+    previous = kept.Previous(run_id=last, evidence_sha256=runs[places[last]].params.get(_MANIFEST, "")) if last else None
+    return JudgeAnchors(judge=judge, criteria=tuple(criteria), previous=previous, planned=len(cells), missing=tuple(missing)), cells
+
+
+def _votes(cases: Cases) -> Iterator[Vote]:
+    return (vote for case in cases for result in case.results for vote in result.votes)
+
+
+def drift_of_listed(store: RunStore, run: ReadableRun, listed: Sequence[JudgedRun], pin: AttestationPin | None = None) -> JudgeDrift:
+    """Return what the runs of an experiment say of the judges of one of them; `pin`: who must have attested those."""
+    judges, histories = kept.judges_of(run.documents.config, run.evidence.params), dict[str, JudgeHistory]()
     for judge in dict.fromkeys(known.judge for known in judges.values()):
-        problems = (
-            *_chain_problems(store, listed, judge),
-            *_own_problems(run, judge, listed),
-            *_choice_problems(store, run, judge, listed),
-        )
-        histories[judge] = history_of(listed, judge, problems)
+        problems = (*_chain_problems(store, listed, judge), *_own_problems(run, judges, judge, listed))
+        histories[judge] = replace(history_of(listed, judge, pin), problems=problems)
     began = {one.params["adk_eval.evaluation"]: one.started for one in listed if "adk_eval.evaluation" in one.params}
     return JudgeDrift(histories={name: histories[known.judge] for name, known in judges.items()}, evaluations=began)
 
 
-def _listed(store: MlflowStore, found: Any) -> ListedRun:
-    run_id, params, anchors, trouble = found.info.run_id, found.data.params, None, ""
-    if ANCHORS_PARAM in params:
-        text = store.artifact(run_id, f"{FOLDER}/{ANCHORS}")
-        if text is None or sha256(text) != params[ANCHORS_PARAM]:
-            trouble = f"run {run_id}: its {ANCHORS} {'is missing' if text is None else 'was changed after the run'}"
-        else:
-            try:
-                anchors = read_anchors(text, f"run {run_id}, {ANCHORS}")
-            except InputError as error:
-                trouble = f"{error.source} cannot be read: {error.problems[0]}"
-    info = found.info
-    return ListedRun(run_id=run_id, params=params, started=info.start_time or 0, ended=info.end_time, anchors=anchors, trouble=trouble)
-
-
-def history_of(listed: Sequence[ListedRun], judge: str, problems: Iterable[str] = ()) -> JudgeHistory:
+def history_of(listed: Sequence[JudgedRun], judge: str, pin: AttestationPin | None = None) -> JudgeHistory:
     """Return what anchors say of a judge. Each cell counts once, and only votes that the run's own evaluation asked for."""
-    used, runs = set[tuple[Any, ...]](), list[tuple[str, list[tuple[str, float]]]]()
+    known, counting = {one.run_id: one for one in listed}, dict[tuple[Any, ...], tuple[str, kept.Anchor]]()
     for one in listed:
-        own = one.of(judge)
-        free = [
-            each
-            for each in (own.anchors if own else ())
-            if each.cell not in used and each.asked_in == one.params.get("adk_eval.evaluation")
-        ]
-        used |= {each.cell for each in free}
-        runs.append((one.run_id, [(each.run_id, each.difference) for each in free]))
-    changes, rest = changes_of(runs)
-    started = {one.run_id: one.started for one in listed}
-    since = started[changes[-1].since_run] if changes else -1
-    with_anchors = sum(bool(some) for run_id, some in runs if started[run_id] > since)
+        own = None if one.trouble else one.of(judge)
+        for each in own.anchors if own else ():
+            credible = not known[each.run_id].trouble if each.run_id in known else pin is None
+            if credible and each.asked_in == one.params.get("adk_eval.evaluation"):
+                counting.setdefault(each.cell, (one.run_id, each))
+    runs = {run_id: list[tuple[str, float]]() for run_id in known}
+    for run_id, each in counting.values():
+        runs[run_id].append((each.run_id, each.difference))
+    changes, rest = changes_of(list(runs.items()))
+    since = known[changes[-1].since_run].started if changes else -1
+    with_anchors = sum(bool(some) and known[run_id].started > since for run_id, some in runs.items())
     needed = anchors_to_find(rest, with_anchors) if rest else None
+    began = {run_id: one.started for run_id, one in known.items()}
     return JudgeHistory(
         judge=judge,
-        changes=tuple(
-            Change(drift=one, since=started[one.since_run], unsure=tuple(map(started.__getitem__, one.unsure))) for one in changes
-        ),
+        changes=tuple(Change(drift=one, since=began[one.since_run], unsure=tuple(began[run] for run in one.unsure)) for one in changes),
         runs=with_anchors,
         anchors=len(rest),
         needed=ceil(needed * with_anchors / len(rest)) if needed else None,
-        problems=tuple(problems),
     )
 
 
-def _chain_problems(store: MlflowStore, listed: Sequence[ListedRun], judge: str) -> Iterator[str]:
+def _chain_problems(store: RunStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:
     """Yield where runs with anchors of a judge are missing, and where anchors are not what they should be."""
-    yield from (one.trouble for one in listed if one.trouble)
-    with_anchors = [one for one in listed if one.of(judge)]
-    known = {one.run_id: one for one in listed}
-    for one in with_anchors:
-        own = one.of(judge)
-        previous = own.previous if own else None
-        done = [other for other in with_anchors if other.ended is not None and other.ended <= one.started]
+    yield from (one.trouble for one in listed if one.trouble and (one.anchors is None or one.of(judge)))
+    known, linked = {one.run_id: one for one in listed}, [(one, own) for one in listed if (own := one.of(judge))]
+    for one, own in linked:
+        done = [other for other, _ in linked if other.ended is not None and other.ended <= one.started]
+        previous = own.previous
         if previous is None:
             if done:
                 yield f"run {one.run_id} leaves out the anchors of the runs before it, such as {done[-1].run_id}"
         elif previous.run_id not in known:
-            yield f"run {one.run_id} follows run {previous.run_id}, {_fate(store, previous.run_id)}"
+            fate = "which does not exist"
+            with suppress(UsageError):
+                deleted = store.stage(previous.run_id) == "deleted"
+                fate = "which was deleted" if deleted else "which is not among the judged runs of the experiment"
+            yield f"run {one.run_id} follows run {previous.run_id}, {fate}"
         elif known[previous.run_id].params.get(_MANIFEST) != previous.evidence_sha256:
             yield f"run {one.run_id} follows run {previous.run_id}, whose evidence is another one now"
         elif done and known[previous.run_id].started < done[-1].started:
             yield f"run {one.run_id} leaves out the anchors of run {done[-1].run_id}"
-        elsewhere = [each for each in (own.anchors if own else ()) if each.asked_in != one.params.get("adk_eval.evaluation")]
-        if elsewhere:
-            yield f"run {one.run_id} has {counted(len(elsewhere), 'anchor')} for which another evaluation asked ({elsewhere[0].asked_in})"
+        if elsewhere := [each.asked_in for each in own.anchors if each.asked_in != one.params.get("adk_eval.evaluation")]:
+            yield f"run {one.run_id} has {counted(len(elsewhere), 'anchor')} for which another evaluation asked ({elsewhere[0]})"
 
 
-def _fate(store: MlflowStore, run_id: str) -> str:
-    try:
-        evidence = store.stage(run_id)
-    except UsageError:
-        return "which does not exist"
-    return "which was deleted" if evidence == "deleted" else "which is not among the judged runs of the experiment"
-
-
-def _own_problems(run: ReadableRun, judge: str, listed: Sequence[ListedRun]) -> Iterator[str]:
-    """Yield why a run's own anchors say too little."""
-    mine = next((one for one in listed if one.run_id == run.evidence.run_id), None)
-    if not run.documents.config.anchor_share:
-        yield f"run {run.evidence.run_id} has no anchors, because its config turns them off"
-    elif mine is None or (mine.of(judge) is None and not mine.trouble):
-        yield f"run {run.evidence.run_id} leaves out the anchors of the judge {judge}, which its config asks for"
-    elif (own := mine.of(judge)) and own.planned > 2 * len(own.anchors):
-        yield f"run {run.evidence.run_id} has only {len(own.anchors)} of {counted(own.planned, 'anchor')}: {'; '.join(dict.fromkeys(own.missing))}"
-
-
-def _choice_problems(store: MlflowStore, run: ReadableRun, judge: str, listed: Sequence[ListedRun]) -> Iterator[str]:
-    """Yield that a run's anchors are not those that the hash of its id chooses, where that can be told.
+def _own_problems(run: ReadableRun, judges: Mapping[str, KnownJudge], judge: str, listed: Sequence[JudgedRun]) -> Iterator[str]:
+    """Yield why a run's own anchors say too little, and that they are not those that the hash of its id chooses, where that can be told.
 
     It cannot while another run overlaps with this one, or once answers of the runs before it were labelled, as both change the choice.
     """
-    mine = next((one for one in listed if one.run_id == run.evidence.run_id), None)
+    config, run_id = run.documents.config, run.evidence.run_id
+    mine = next((one for one in listed if one.run_id == run_id), None)
     own = mine.of(judge) if mine else None
-    if (
-        mine is None
-        or own is None
-        or any(
-            one is not mine and mine.started <= (one.ended or one.started) and one.started <= (mine.ended or one.started) for one in listed
-        )
-    ):
+    if not config.anchor_share:
+        yield f"run {run_id} has no anchors, because its config turns them off"
+    elif own is None and not (mine and mine.trouble):
+        yield f"run {run_id} leaves out the anchors of the judge {judge}, which its config asks for"
+    elif own and own.planned > 2 * len(own.anchors):
+        yield f"run {run_id} has only {len(own.anchors)} of {counted(own.planned, 'anchor')}: {'; '.join(dict.fromkeys(own.missing))}"
+    if mine is None or own is None:
         return
-    config, run_id = run.documents.config, mine.run_id
-    judges = judges_of(config, run.evidence.params)
-    criteria = [name for name, known in judges.items() if known.judge == judge]
-    before = {one.run_id for one in listed if one.started < mine.started}
-    runs = [one for one in past_runs(store, store.experiment_of(run_id), config, judges, until=mine.started) if one.run_id in before]
-    votes = chain.from_iterable(result.votes for case in run.report.cases for result in case.results)
+    others = [one for one in listed if one is not mine]
+    if any(mine.started <= (one.ended or one.started) and one.started <= (mine.ended or one.started) for one in others):
+        return
+    runs = [one for one in others if one.complete and one.started < mine.started][-MOST_RUNS:]
     try:
-        _, cells = planned(runs, judge, criteria, run_id, calls_allowed(votes, criteria, config.anchor_share))
+        _, cells = planned(runs, config, judges, judge, run_id, run.report.cases)
     except (TrackingError, InputError) as error:
         yield str(error)
         return

@@ -140,7 +140,6 @@ class MlflowStore:
         self._repositories: dict[str, ArtifactRepository] = {}
         self._experiments: dict[str, str] = {}
         """The experiment of each run that was read."""
-        self._drift: dict[tuple[str, datetime], JudgeDrift] = {}
 
     def evidence(self, run_id: str) -> Evidence:
         """Return what a run holds.
@@ -260,15 +259,21 @@ class MlflowStore:
 
         return check_calibration(load_calibration(policy.calibration), self.evidence, policy.attestation, run)
 
-    def drift(self, run: ExaminedRun, now: datetime) -> JudgeDrift | None:
-        """Return how the judges of a run changed, by what is known at a moment; ``None`` if no judge decided."""
+    def drift(self, run: ExaminedRun, now: datetime, policy: Policy | None = None) -> JudgeDrift | None:
+        """Return how the judges of a run changed; ``None`` if no judge decided.
+
+        Args:
+            run: the run.
+            now: runs that began later do not count.
+            policy: which may demand that the runs that count are attested.
+        """
         if not isinstance(run, ReadableRun) or not judged_criteria(run.documents.config):
             return None
-        from mlflow_adk_eval.gating.drift import drift_in  # noqa: PLC0415 - as above
+        from mlflow_adk_eval.gating.drift import JudgeDrift, drift_of_listed, listed_runs  # noqa: PLC0415 - as above
 
-        if (run.evidence.run_id, now) not in self._drift:
-            self._drift[run.evidence.run_id, now] = drift_in(self, run, now)
-        return self._drift[run.evidence.run_id, now]
+        run_id, pin = run.evidence.run_id, policy.attestation if policy else None
+        listed = listed_runs(self, self.experiment_of(run_id), now, pin) if run_id else []
+        return drift_of_listed(self, run, listed, pin) if run_id else JudgeDrift(histories={})
 
     def stage(self, run_id: str) -> str:
         """Return whether a run is ``active`` or ``deleted``.

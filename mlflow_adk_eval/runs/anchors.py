@@ -6,13 +6,12 @@ follows from the hash of the new run's id. MLflow gives that when the run starts
 it either.
 
 Two single votes are compared, so voting must not favour one side: the votes that are asked only while a verdict is open do not count. Those
-that are asked first do (`_first`).
+that are asked first do.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
@@ -114,10 +113,7 @@ class Anchors(_Model):
 
     def dumps(self) -> bytes:
         """Return them as JSON."""
-        return json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=1).encode()
-
-
-_ANCHORS = TypeAdapter(Anchors)
+        return self.model_dump_json(indent=1).encode()
 
 
 def read_anchors(text: bytes, source: str = ANCHORS) -> Anchors:
@@ -126,7 +122,7 @@ def read_anchors(text: bytes, source: str = ANCHORS) -> Anchors:
     Raises:
         InputError: with every problem of it.
     """
-    return parse(_ANCHORS, text, source)
+    return parse(TypeAdapter(Anchors), text, source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +188,10 @@ def cells_of(run_id: str, votes: Iterable[Vote], config: EvalConfig, judges: Map
     cells = list[EarlierCell]()
     seen = {_answer(vote) for listed in cast.values() for vote in listed if not vote.reused}
     for cell, listed in cast.items():
-        first = _first(listed, config, judges[cell[-1]])
+        # Those that are asked for whatever they say: as many as a verdict takes at least; of a panel, the first one's.
+        votes_each = judged_criteria(config)[cell[-1]][0].judge_model_options.num_samples
+        count = 1 if " | " in judges[cell[-1]].judge else ceil(votes_each / 2)
+        first = [vote for vote in listed if vote.vote_index < count]
         before = values_of(first, config)
         # Equal answers of the agent share an answer of the judge, which would count twice.
         shared = {_answer(vote) for vote in first if vote.reused}
@@ -206,13 +205,6 @@ def cells_of(run_id: str, votes: Iterable[Vote], config: EvalConfig, judges: Map
 def _answer(vote: Vote) -> tuple[str, int, str, str, float]:
     """Return what tells the answer of a judge from others, where a vote did not pay for it itself."""
     return vote.criterion, vote.vote_index, vote.model, vote.asked_at, vote.latency_s
-
-
-def _first(votes: Sequence[Vote], config: EvalConfig, known: KnownJudge) -> list[Vote]:
-    """Return the votes on a cell that are asked for whatever they say: as many as a verdict takes at least; of a panel, the first one's."""
-    settings = judged_criteria(config)[votes[0].criterion][0]
-    count = 1 if " | " in known.judge else ceil(settings.judge_model_options.num_samples / 2)
-    return [vote for vote in votes if vote.vote_index < count]
 
 
 def values_of(votes: Iterable[Vote], config: EvalConfig) -> dict[str | None, list[float]]:

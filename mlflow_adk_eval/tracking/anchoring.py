@@ -1,6 +1,6 @@
 """Judging answers of earlier runs again, at the end of a run, so that later it can be told whether the judge changed.
 
-The cells are chosen by `gating.anchors`. They are judged by the criteria of the run as it judges its own: by the same judges, within their limits and
+The cells are chosen by `gating.drift`. They are judged by the criteria of the run as it judges its own: by the same judges, within their limits and
 their budget. Nothing of that is part of the run's results. What goes wrong is noted as missing, and costs the run nothing else.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 
@@ -18,7 +19,7 @@ from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import Planned
 from mlflow_adk_eval.errors import AdkEvalError, InputError
-from mlflow_adk_eval.gating.anchors import PastRun, past_runs, planned
+from mlflow_adk_eval.gating.drift import JudgedRun, listed_runs, planned
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.judge.voting import CellKey
 from mlflow_adk_eval.redact import message_of, secrets_of
@@ -26,7 +27,7 @@ from mlflow_adk_eval.results.outcomes import reason_of
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runner import Evaluation
 from mlflow_adk_eval.runner.evaluation import apply_criteria
-from mlflow_adk_eval.runs.anchors import Anchor, Anchors, CellId, EarlierCell, JudgeAnchors, anchor_of, calls_allowed, judges_of
+from mlflow_adk_eval.runs.anchors import Anchor, Anchors, CellId, EarlierCell, JudgeAnchors, anchor_of, judges_of
 from mlflow_adk_eval.runtime import gathered
 from mlflow_adk_eval.tracking.bundle import judge_params
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
@@ -44,27 +45,22 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
     """
     config, session, run_id = evaluation.config, evaluation.executor.judges, logged.run.run_id
     judges = judges_of(config, judge_params(cases, session.usage(), None, secrets_of()))
-    criteria: dict[str, list[str]] = {}
-    for name, known in judges.items():
-        criteria.setdefault(known.judge, []).append(name)
+    criteria = {known.judge: tuple(name for name in judges if judges[name].judge == known.judge) for known in judges.values()}
     found: dict[CellId, Anchor | str] = {}
 
-    def look_up() -> tuple[list[tuple[JudgeAnchors, list[EarlierCell]]], dict[str, PastRun]]:
+    def look_up() -> tuple[list[tuple[JudgeAnchors, list[EarlierCell]]], dict[str, JudgedRun]]:
         with store_at(logged.target.tracking_uri) as store:
-            runs = past_runs(store, logged.experiment_id, config, judges, until=logged.run.started_ms)
-            chosen: list[tuple[JudgeAnchors, list[EarlierCell]]] = []
-            for judge, names in criteria.items():
-                votes = (vote for case in cases for result in case.results for vote in result.votes)
-                chosen.append(planned(runs, judge, names, run_id, calls_allowed(votes, names, config.anchor_share)))
-            return chosen, {run.run_id: run for run in runs}
+            began = datetime.fromtimestamp(logged.run.started_ms / 1000, UTC)
+            runs = listed_runs(store, logged.experiment_id, began, latest=True)
+            return [planned(runs, config, judges, judge, run_id, cases) for judge in criteria], {run.run_id: run for run in runs}
 
     try:
         chosen, runs = await anyio.to_thread.run_sync(look_up)
     except AdkEvalError as error:
         why = (message_of(error),)
-        chosen, runs = [(JudgeAnchors(judge=one, criteria=tuple(names), planned=0, missing=why), []) for one, names in criteria.items()], {}
+        chosen, runs = [(JudgeAnchors(judge=one, criteria=names, planned=0, missing=why), []) for one, names in criteria.items()], {}
 
-    async def judge_case(run: PastRun, eval_id: str, run_index: int, wanted: Sequence[EarlierCell]) -> None:
+    async def judge_case(run: JudgedRun, eval_id: str, run_index: int, wanted: Sequence[EarlierCell]) -> None:
         part = run.part(run_id)
         try:
             case, conversation = part.case(part.case_ids.index(eval_id)), part.conversation(part.run_ids.index((eval_id, run_index)))

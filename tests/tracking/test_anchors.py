@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from mlflow import MlflowClient
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.gating.attestation import attestation_problems
+from mlflow_adk_eval.gating.attestation import EVALUATION_PATH, attestation_problems
+from mlflow_adk_eval.gating.drift import JudgedRun, history_of, listed_runs
 from mlflow_adk_eval.gating.policy.model import AttestationPin
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.judge.protocol import Answer
@@ -152,6 +154,28 @@ def test_six_runs_judge_earlier_answers_again_whatever_the_ledger_has_for_at_mos
     assert integrity_problems(forged) == [f"the artifact adk_eval/{ANCHORS} was changed after the run"]
     # No result is another for it.
     assert [run.scores[MATCH] for run in runs] == [0.2] * 5 + [1.0]
+
+
+@pytest.mark.parametrize(("number", "counting"), [(0, 0), (2, 20)], ids=["its answers", "its anchors"])
+def test_a_run_without_the_attestation_that_a_policy_pins_is_named_and_does_not_count(number: int, counting: int, history: History) -> None:
+    lab, judge, store = history.lab, "gemini-2.5-flash", MlflowStore(history.lab.uri)
+    run_id, last, public = str(history.runs[number].run_id), lab.evidence(history.runs[5]), history.public.read_text().strip()
+    pin, until = AttestationPin(keys=(public,)), datetime.fromtimestamp((last.start_time or 0) / 1000 + 0.001, UTC)
+
+    def listed(demanded: AttestationPin | None) -> list[JudgedRun]:
+        return listed_runs(store, store.experiment_of(last.run_id), until, demanded)
+
+    assert [one.trouble for one in listed(pin)] == [""] * 6
+    assert history_of(listed(pin), judge, pin) == history_of(listed(None), judge)
+    signed = Path(str(MlflowClient(lab.uri).get_run(run_id).info.artifact_uri).removeprefix("file://")) / EVALUATION_PATH
+    aside, found = signed.rename(signed.with_suffix(".aside")), listed(pin)
+    policy = {"rules": {MATCH: {"min": 0.1}}, "judge": {"max_drift": 0.05}, "attestation": {"keys": [public]}}
+    decision = adk_eval.gate(last.run_id, policy, tracking_uri=lab.uri, raise_on_failure=False)
+    aside.rename(signed)
+    assert [one.run_id for one in found if one.trouble] == [run_id]
+    assert history_of(found, judge, pin).anchors == counting
+    assert decision.verdict == "undecided"
+    assert f"run {run_id} does not count: the run has no attestation" in "; ".join(decision.reasons)
 
 
 def test_a_run_whose_answers_the_ledger_has_asks_nothing(lab: Lab) -> None:

@@ -247,7 +247,7 @@ class BaselineSearch:
             return [f"run {run_id}: {problem}" for problem in about]
         demands = (self.policy.judge, *(rule.judge for _, _, rule in self.policy.all_rules()))
         minds = any(demand and demand.max_drift is not None for demand in demands)
-        return incomparable(candidate, run, self.policy, self.store.drift(candidate, self.store.clock()) if minds else None)
+        return incomparable(candidate, run, self.policy, self.store.drift(candidate, self.store.clock(), self.policy) if minds else None)
 
     def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:
         """Yield what else can be compared where the policy demands an attestation, which those runs then have."""
@@ -301,7 +301,8 @@ class BaselineSearch:
     def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
         """Return why a candidate cannot pass, whatever it is compared with."""
         measured, now, pending = self.store.calibration(self.policy, candidate), self.store.clock(), _none(ref, _PENDING)
-        decision = decide(candidate, self.policy, baseline=pending, now=now, measured=measured, drift=self.store.drift(candidate, now))
+        drift = self.store.drift(candidate, now, self.policy)
+        decision = decide(candidate, self.policy, baseline=pending, now=now, measured=measured, drift=drift)
         reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
         if (target := self.candidate) is not None:
             reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)

@@ -138,7 +138,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         # must be where its alias is.
         now = store.clock()
         measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
-        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now))
+        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now, policy))
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
 

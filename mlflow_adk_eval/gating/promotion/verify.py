@@ -194,9 +194,10 @@ def verify_version(
         return Verification(decision=with_problems(undecided(str(error), run_id=run.evidence.run_id), problems), record=record)
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
-    at, measured = datetime.fromisoformat(then.decided_at), store.calibration(record.policy, run)
+    at = datetime.fromisoformat(then.decided_at)
+    measured, drift = store.calibration(record.policy, run), store.drift(run, at, record.policy)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
-    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=store.drift(run, at))
+    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=drift)
     try:
         if (held := _held_out_today(store, record)) and today.passed:
             today = with_holdout(today, record.policy, run, held, now=at, calibration=store.calibration)
@@ -209,7 +210,7 @@ def verify_version(
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
         compared, now = _baseline_for(policy, record, baseline), store.clock()
-        measured, drift = store.calibration(policy, run), store.drift(run, now)
+        measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
         decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
             decision = with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
