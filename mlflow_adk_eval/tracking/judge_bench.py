@@ -165,22 +165,18 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
     )
     if not cells:
         raise UsageError(f"judge_bench: {source} labels no verdict of a judge in the first run of a case")
-    wanted: dict[str, set[str]] = {}
-    for cell in cells:
-        wanted.setdefault(cell.eval_id, set()).add(cell.criterion)
-    own: dict[str, dict[str, Any]] = {eval_id: {} for eval_id in wanted}
-    for eval_id, names in wanted.items():
-        for name in sorted(names):  # which a judge decides, whoever did before
-            settings = config.criteria_of(eval_id)[name]
-            backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
-            own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
+    own: dict[str, dict[str, Any]] = {cell.eval_id: {} for cell in cells}
+    for eval_id, name in sorted({(cell.eval_id, cell.criterion) for cell in cells}):  # which a judge decides, whoever did before
+        settings = config.criteria_of(eval_id)[name]
+        backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
+        own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
     criteria = {name: settings for each in own.values() for name, settings in each.items()}
     eval_set = run.documents.eval_set
     recorded = recording_of_run(run_id, tracking_uri).runs
     return BenchSet(
         source=source,
-        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(wanted)).values())}),
-        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in wanted},
+        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(own)).values())}),
+        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in own},
         config={"criteria": criteria, "case_criteria": own},
         cells=cells,
     )

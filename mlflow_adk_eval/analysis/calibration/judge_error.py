@@ -115,15 +115,15 @@ class JudgeRates(BaseModel):
 
     def sensitivity_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the sensitivity."""
-        return _share_interval(self.sensitivity, self.passes / self.pass_effect, confidence)
+        return None if self.sensitivity is None else wilson(self.sensitivity, self.passes / self.pass_effect, confidence)
 
     def specificity_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the specificity."""
-        return _share_interval(self.specificity, self.failures / self.failure_effect, confidence)
+        return None if self.specificity is None else wilson(self.specificity, self.failures / self.failure_effect, confidence)
 
     def agreement_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the agreement."""
-        return _share_interval(self.agreement, self.labelled / self.overall_effect, confidence)
+        return None if self.agreement is None else wilson(self.agreement, self.labelled / self.overall_effect, confidence)
 
     def kappa_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return the interval of κ; see the function of that name."""
@@ -257,10 +257,6 @@ def wilson(share: float, size: float, confidence: float = 0.95) -> Interval:
 
 def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-def _share_interval(share: float | None, size: float, confidence: float) -> Interval | None:
-    return None if share is None else wilson(share, size, confidence)
 
 
 def _more(right: int, count: int, effect: float, confidence: float) -> int:
