@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from mlflow_adk_eval.analysis.calibration.calibration import (
     Calibration,
@@ -24,19 +25,18 @@ from mlflow_adk_eval.analysis.calibration.calibration import (
     outcomes_of,
     settings_sha256,
 )
-from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Label, LabelError, Opinion, Unit, Units
+from mlflow_adk_eval.analysis.calibration.labels import PLACE, JudgeDecision, Label, LabelError, Opinion, Unit, Units
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import Problem, TrackingError, UsageError
 from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.policy.model import AttestationPin
 from mlflow_adk_eval.judge.voting import early_verdict
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Vote, mean, reason_of
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Vote, grouped, mean, reason_of
 from mlflow_adk_eval.runs.examined import Documents, ExaminedRun, ReadableRun, Rows, examine
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion, prompt_keys, state_problems
 
@@ -82,18 +82,14 @@ def judged_run(evidence: Evidence, run: ExaminedRun | None = None) -> JudgedRun:
 def _units(run_id: str, documents: Documents, cases: Iterable[CaseResult]) -> Units:
     expected = iter(documents.eval_set.eval_cases)  # in the order of the results
     case: EvalCase | None = None
-    judged: dict[Unit, JudgeDecision] = {}
-    aliases: dict[Unit, Unit] = {}
+    judged, aliases = dict[Unit, JudgeDecision](), dict[Unit, Unit]()
     for played in cases:
         while case is None or case.eval_id != played.eval_id:
             case = next(expected)
         for result in played.results:
             if result.decides:
                 units = _units_of(run_id, documents.config, case, played.run_index, result)
-                cells: dict[str | None, list[Unit]] = {}
-                for unit in units:
-                    if unit.invocation_index is not None:
-                        cells.setdefault(unit.rubric_id, []).append(unit)
+                cells = grouped((unit.rubric_id, unit) for unit in units if unit.invocation_index is not None)
                 # What whole cases with a single cell are called, each with that cell.
                 single = {replace(turns[0], invocation_index=None): turns[0] for turns in cells.values() if len(turns) == 1}
                 aliases |= single
@@ -154,15 +150,8 @@ def _short(text: str) -> str:
 
 def _unanimity(votes: Iterable[Vote]) -> float:
     """Return the share of the votes for what most of them say, on average over what was voted on; 1 where nobody had to be asked."""
-    items: dict[str | None, Counter[str]] = {}
-    for vote in votes:
-        if vote.verdict is not None:
-            items.setdefault(vote.rubric_id, Counter())[vote.verdict] += 1
-    return mean(max(found.values()) / found.total() for found in items.values()) if items else 1.0
-
-
-Meaning = tuple[str, str | None]
-"""A criterion and, where labels are about one of its rubrics, that."""
+    items = grouped((vote.rubric_id, vote.verdict) for vote in votes if vote.verdict is not None)
+    return mean(max(Counter(said).values()) / len(said) for said in items.values()) if items else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +219,7 @@ def _count_problems(calibration: Calibration, runs: Sequence[JudgedRun]) -> Iter
 
 def united(runs: Iterable[JudgedRun]) -> Units:
     """Return all that the judges of several runs decided."""
-    judged: dict[Unit, JudgeDecision] = {}
-    aliases: dict[Unit, Unit] = {}
+    judged, aliases = dict[Unit, JudgeDecision](), dict[Unit, Unit]()
     for run in runs:
         judged |= run.units.judged
         aliases |= run.units.aliases
@@ -240,12 +228,9 @@ def united(runs: Iterable[JudgedRun]) -> Units:
 
 def cells_of(opinions: Mapping[Unit, Opinion], runs: Sequence[JudgedRun]) -> tuple[LabelledCell, ...]:
     """Return what a calibration keeps of people's labels: how many of each kind a cell has, and not by whom."""
-    alone = len(runs) == 1
+    only: dict[str, Any] = {"run_id": None} if len(runs) == 1 else {}
     return tuple(
-        LabelledCell.model_validate(
-            asdict(unit)
-            | {"run_id": None if alone else unit.run_id, "passes": opinion.passes, "fails": len(opinion.labels) - opinion.passes}
-        )
+        LabelledCell(**asdict(unit) | only, passes=opinion.passes, fails=len(opinion.labels) - opinion.passes)
         for unit, opinion in opinions.items()
     )
 
@@ -254,19 +239,12 @@ def opinions_in(calibration: Calibration) -> dict[Unit, Opinion]:
     """Return the labels that a calibration keeps, as people's opinions."""
     opinions: dict[Unit, Opinion] = {}
     for cell in calibration.labelled:
-        unit = Unit(
-            run_id=cell.run_id or calibration.runs[0].run_id,
-            eval_id=cell.eval_id,
-            run_index=cell.run_index,
-            invocation_index=cell.invocation_index,
-            criterion=cell.criterion,
-            rubric_id=cell.rubric_id,
-        )
+        place: dict[str, Any] = {name: getattr(cell, name) for name in PLACE} | {"run_id": cell.run_id or calibration.runs[0].run_id}
+        unit = Unit(**place)
         answers = [True] * cell.passes + [False] * cell.fails
         if unit in opinions or not answers:
-            raise LabelError(
-                "its labels", [Problem(str(unit.eval_id), "a score that is repeated or has no label", "each score once, with a label")]
-            )
+            found, wanted = "a score that is repeated or has no label", "each score once, with a label"
+            raise LabelError("its labels", [Problem(unit.eval_id, found, wanted)])
         opinions[unit] = Opinion(tuple(Label(unit=unit, passed=passed, labeller=str(who)) for who, passed in enumerate(answers)))
     return opinions
 
@@ -290,10 +268,18 @@ def labels_among(calibration: Calibration, run: ReadableRun, cases: Iterable[Cas
     units, whole = _units(run_id, run.documents, cases), calibration.criteria[criterion].level == "case"
     judged = units.at(criterion, None, whole_cases=whole)
     opinions = {unit: opinion for unit, opinion in opinions_in(calibration).items() if unit in judged and opinion.passed is not None}
-    if (sample := calibration.sampled) is None:
+    found = _counted(criterion, judged, opinions, units, calibration.sampled)
+    return found.selection if found.selection and calibration.sampled else found
+
+
+def _counted(
+    name: str, judged: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion], units: Units, sample: CellSample | None
+) -> Labelled:
+    """Return what opinions say of the judge of a criterion, in the light of the sample that people labelled."""
+    if sample is None:
         return labelled_of(judged, opinions)
-    found = labelled_of(judged, opinions, sample.weights(units, opinions), sample.unlabelled(units, opinions, criterion))
-    return found.selection or found
+    labelled = [unit for unit, opinion in opinions.items() if opinion.passed is not None]
+    return labelled_of(judged, opinions, sample.weights(units, labelled), sample.unlabelled(units, labelled, name))
 
 
 def criteria_of(
@@ -312,62 +298,49 @@ def criteria_of(
     if others := [unit for unit in opinions if unit not in chosen]:
         wanted = f"a label for one of the {len(chosen)} scores in the sample {sample}"
         raise LabelError(source, [Problem(f"{unit.eval_id}, {unit.criterion}", "a label", wanted) for unit in others])
-    meant = {found for unit in opinions for found in ((unit.criterion, None), (unit.criterion, unit.rubric_id))}
-    whole = _labelled_as_whole(units, opinions, source)
-    known = dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged)  # in the order of the config
+    # Labels of single turns and of whole cases do not go together, since a judge need not be as good at both.
+    cells = set(units.aliases.values())
+    whole = {unit.meaning for unit in opinions if unit.invocation_index is None}
+    turns = {unit.meaning for unit in opinions if unit.invocation_index is not None and unit not in cells}
+    if both := sorted(name for name, _ in whole & turns):
+        found, wanted = "labels for whole cases and for single turns", "one kind of label: invocation_index always empty, or always set"
+        raise LabelError(source, [Problem(name, found, wanted) for name in both])
+    meant = {found for unit in opinions for found in ((unit.criterion, None), unit.meaning)}
+    known = dict.fromkeys(unit.meaning for unit in units.judged)  # in the order of the config
     judged = {meaning: units.at(*meaning, whole_cases=meaning in whole) for meaning in known if meaning in meant}
-    return {name: _criterion(name, runs, judged, opinions, whole, sample) for name, rubric_id in judged if rubric_id is None}
+    criteria: dict[str, CriterionCalibration] = {}
+    for name in (name for name, rubric_id in judged if rubric_id is None):
+        params, settings = _judge_of(runs, name)
+        criteria[name] = CriterionCalibration(
+            **dict(_counted(name, judged[name, None], opinions, units, sample)),
+            level="case" if (name, None) in whole else "turn",
+            params=params,
+            settings_sha256=settings,
+            rubrics={rubric: labelled_of(those, opinions) for (criterion, rubric), those in judged.items() if criterion == name and rubric},
+        )
+    return criteria
 
 
-def _labelled_as_whole(units: Units, opinions: Mapping[Unit, Opinion], source: str) -> set[Meaning]:
-    """Return the criteria whose labels are about whole cases.
+def _judge_of(runs: Iterable[JudgedRun], name: str) -> tuple[dict[str, str | None], str]:
+    """Return by what a criterion's judge is known in the runs that have it: parameters, and the hash of its settings.
 
     Raises:
-        LabelError: if a criterion also has labels of single turns, since a judge need not be as good at both.
+        UsageError: if it was not the same in all of them.
     """
-    cells = set(units.aliases.values())
-    whole = {(unit.criterion, unit.rubric_id) for unit in opinions if unit.invocation_index is None}
-    turns = {(unit.criterion, unit.rubric_id) for unit in opinions if unit.invocation_index is not None and unit not in cells}
-    if both := sorted(name for name, _ in whole & turns):
-        found = "labels for whole cases and for single turns"
-        raise LabelError(source, [Problem(name, found, "one kind of label: invocation_index always empty, or always set") for name in both])
-    return whole
-
-
-def _criterion(
-    name: str,
-    runs: Sequence[JudgedRun],
-    judged: Mapping[Meaning, Mapping[Unit, JudgeDecision]],
-    opinions: Mapping[Unit, Opinion],
-    whole: set[Meaning],
-    sample: CellSample | None,
-) -> CriterionCalibration:
-    identities = {canonical_json(found): found for run in runs if (found := _identity(run, name))}
-    if len(identities) > 1:
-        problem = f"{name} had {len(identities)} judges: {_differences(identities.values())}"
-        raise UsageError(f"the runs cannot be calibrated together: {problem}")
-    (params, settings), *_ = identities.values()
-    if sample is None:
-        counts = labelled_of(judged[name, None], opinions)
-    else:
-        units, labelled = united(runs), [unit for unit, opinion in opinions.items() if opinion.passed is not None]
-        counts = labelled_of(judged[name, None], opinions, sample.weights(units, labelled), sample.unlabelled(units, labelled, name))
-    return CriterionCalibration(
-        **dict(counts),
-        level="case" if (name, None) in whole else "turn",
-        params=params,
-        settings_sha256=settings,
-        rubrics={rubric: labelled_of(units, opinions) for (criterion, rubric), units in judged.items() if criterion == name and rubric},
-    )
-
-
-def _identity(run: JudgedRun, name: str) -> tuple[dict[str, str | None], str] | None:
-    """Return by what a criterion's judge is known in a run; ``None`` where the run does not have the criterion."""
-    config, params = run.documents.config, run.evidence.params
-    if name not in config.thresholds():
-        return None
-    keys = judge_keys(params, name) if name in judged_criteria(config) else [f"threshold.{key_of_criterion(name)}"]
-    return {key: params.get(key) for key in keys}, settings_sha256(config, name)
+    found: list[tuple[dict[str, str | None], str]] = []
+    for run in runs:
+        config, params = run.documents.config, run.evidence.params
+        if name in config.thresholds():
+            keys = judge_keys(params, name) if name in judged_criteria(config) else [f"threshold.{key_of_criterion(name)}"]
+            one = {key: params.get(key) for key in keys}, settings_sha256(config, name)
+            found += [one] if one not in found else []
+    if len(found) > 1:
+        first, other = found[0][0], found[1][0]
+        unlike = next((key for key in first | other if first.get(key) != other.get(key)), "")
+        values = f"{unlike} is {first.get(unlike)!r} in one and {other.get(unlike)!r} in another"
+        why = values if unlike else "its settings differ, such as rubrics or model options"
+        raise UsageError(f"the runs cannot be calibrated together: {name} had {len(found)} judges: {why}")
+    return found[0]
 
 
 def judge_keys(params: Mapping[str, str], criterion: str) -> list[str]:
@@ -382,14 +355,3 @@ def judge_keys(params: Mapping[str, str], criterion: str) -> list[str]:
     own = re.compile(rf"adk_eval\.\w+\.{re.escape(key)}")
     known = [f"threshold.{key}", f"adk_eval.judge.{key}", f"adk_eval.num_samples.{key}", *prompt_keys(criterion)]
     return list(dict.fromkeys((*known, *sorted(filter(own.fullmatch, params)))))
-
-
-def _differences(identities: Iterable[tuple[Mapping[str, str | None], str]]) -> str:
-    (first, settings), *others = identities
-    for params, other in others:
-        for key, value in params.items():
-            if first.get(key) != value:
-                return f"{key} is {first.get(key)!r} in one and {value!r} in another"
-        if settings != other:
-            break
-    return "its settings differ, such as rubrics or model options"

@@ -48,8 +48,7 @@ def _derived(labelled: Labelled, confidence: float) -> dict[str, Any]:
 
 
 def _measures(rates: JudgeRates, confidence: float) -> dict[str, tuple[float | None, Interval]]:
-    names = ("agreement", "kappa", "sensitivity", "specificity")
-    return {name: (getattr(rates, name), getattr(rates, f"{name}_interval")(confidence)) for name in names}
+    return {name: rates.measure(name, confidence) for name in ("agreement", "kappa", "sensitivity", "specificity")}
 
 
 def _bounded(value: float | None, interval: Interval) -> dict[str, float] | None:
@@ -58,14 +57,6 @@ def _bounded(value: float | None, interval: Interval) -> dict[str, float] | None
 
 def calibration_view(calibration: Calibration, confidence: float = 0.95) -> RenderableType:
     """Return a calibration as a table of criteria and rubrics, what it lacks, and where judge and people disagree."""
-    return Group(
-        _table(calibration, confidence),
-        *(Text(f"  - {line}") for line in remarks(calibration, confidence)),
-        *_disagreements(calibration.disagreements),
-    )
-
-
-def _table(calibration: Calibration, confidence: float) -> Table:
     labels, runs = calibration.labels, len(calibration.runs)
     title = f"Judges compared with people: {counted(labels.count, 'label')} in {counted(runs, 'run')}, {confidence:.0%} intervals"
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -78,7 +69,8 @@ def _table(calibration: Calibration, confidence: float) -> Table:
             for number, row in enumerate(rows_of(one, confidence)):
                 table.add_row("" if number else escape(what), *map(escape, row))
             table.add_section()
-    return table
+    told = [Text(f"  - {line}") for line in remarks(calibration, confidence)]
+    return Group(table, *told, *_disagreements(calibration.disagreements))
 
 
 def rows_of(labelled: Labelled, confidence: float = 0.95) -> Iterator[tuple[str, ...]]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 Status = Literal["scored", "skipped", "errored"]
 Verdict = Literal["passed", "failed", "undecided"]
@@ -99,6 +100,18 @@ def mean(values: Iterable[float]) -> float:
     """
     listed = list(values)
     return math.fsum(listed) / len(listed)
+
+
+def grouped(values: Iterable[tuple[K, T]]) -> dict[K, list[T]]:
+    """Return values by what they belong to, in their order.
+
+    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
+    {'a': [1, 3], 'b': [2]}
+    """
+    groups: dict[K, list[T]] = {}
+    for key, value in values:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def reaches(score: float, threshold: float, *, greater_is_better: bool = True) -> bool:

@@ -23,7 +23,7 @@ from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.gating.calibration import JudgedRun, cells_of, criteria_of, end_of, judged_run, united
 from mlflow_adk_eval.gating.named_runs import run_id_of
-from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runtime import user_at_host
 from mlflow_adk_eval.store.reaching import created_once, unless_absent
@@ -36,8 +36,6 @@ _LONGEST_NAME = 1000
 _MOST_NAMED = 8
 
 Table = str | Path | Iterable[Mapping[str, Any]]
-Meaning = tuple[str, str | None]
-"""A criterion and, where a label is about one of its rubrics, that."""
 
 
 def calibrate(
@@ -65,14 +63,12 @@ def calibrate(
         LabelError: with every label that cannot be read or matches no verdict.
         TrackingError: if MLflow is unreachable, or a run's evidence cannot be trusted.
     """
-    listed = [runs] if isinstance(runs, str | Report) else list(runs)
-    if not listed:
+    if not runs:
         raise UsageError("calibrate: name at least one run")
     with store_at(tracking_uri) as store:
-        run_ids = list(dict.fromkeys(run_id_of(run, store) for run in listed))
         # 1. What judges decided in the runs.
-        judged_runs = [judged_run(store.evidence(run_id)) for run_id in run_ids]
-        units = united(judged_runs)
+        by_id = _judged(runs, store)
+        run_ids, judged_runs, units = list(by_id), list(by_id.values()), united(by_id.values())
         # 2. What people say of it.
         if labels is not None:
             given, source, notes, sample = from_table(labels, units)
@@ -87,13 +83,11 @@ def calibrate(
             given, notes = _human_labels(store.client, run_ids, units, renamed)
         opinions = opinions_of(given)
         if not opinions:
-            known = dict.fromkeys(
-                unit.criterion if unit.rubric_id is None else f"{unit.criterion}.{unit.rubric_id}" for unit in units.judged
-            )
+            known = dict.fromkeys(".".join(filter(None, unit.meaning)) for unit in units.judged)
             raise UsageError(" ".join((f"nothing is labelled: {source} has no label for {', '.join(known)}.", *notes)))
         # 3. How often the judges are wrong.
-        order = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
-        judged = dict(sorted(units.judged.items(), key=lambda entry: order.index((entry[0].criterion, entry[0].rubric_id))))
+        order = list(dict.fromkeys(unit.meaning for unit in units.judged))
+        judged = dict(sorted(units.judged.items(), key=lambda entry: order.index(entry[0].meaning)))
         lines = sorted(canonical_json({**asdict(label.unit), "passed": label.passed, "labeller": label.labeller}) for label in given)
         digest, labellers = hashlib.sha256(b"\n".join(lines)).hexdigest(), len({label.labeller for label in given})
         calibration = Calibration(
@@ -113,6 +107,11 @@ def calibrate(
         for run_id in run_ids if log else ():
             store.client.log_text(run_id, calibration.dumps(), ARTIFACT)
     return calibration
+
+
+def _judged(runs: str | Report | Sequence[str | Report], store: MlflowStore) -> dict[str, JudgedRun]:
+    run_ids = dict.fromkeys(run_id_of(run, store) for run in ([runs] if isinstance(runs, str | Report) else runs))
+    return {run_id: judged_run(store.evidence(run_id)) for run_id in run_ids}
 
 
 def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tuple[str, ...], CellSample | None]:
@@ -160,11 +159,9 @@ def label_sheet(
     """
     if size < 1 or seed < 0:
         raise UsageError(f"a sample of {size} with the seed {seed}: wanted at least 1 verdict and a seed of at least 0")
-    listed = [runs] if isinstance(runs, str | Report) else list(runs)
     with store_at(tracking_uri) as store:
-        runs_by_id = {run_id: judged_run(store.evidence(run_id)) for run_id in dict.fromkeys(run_id_of(run, store) for run in listed)}
-        sample, alone = CellSample(size=size, seed=seed), len(runs_by_id) == 1
-        return [_sheet_row(runs_by_id[unit.run_id], unit, sample, alone=alone) for unit in sample.drawn(united(runs_by_id.values()))]
+        by_id, sample = _judged(runs, store), CellSample(size=size, seed=seed)
+        return [_sheet_row(by_id[unit.run_id], unit, sample, alone=len(by_id) == 1) for unit in sample.drawn(united(by_id.values()))]
 
 
 def _sheet_row(run: JudgedRun, unit: Unit, sample: CellSample, *, alone: bool) -> dict[str, str]:
@@ -192,7 +189,7 @@ def _as_text(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def _meanings_of(units: Units, renamed: Mapping[str, str]) -> dict[str, Meaning]:
+def _meanings_of(units: Units, renamed: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
     """Return what each name of an assessment means: a criterion, ``<criterion>.<rubric>``, or a rubric alone where there is one of that id.
 
     Args:
@@ -202,15 +199,14 @@ def _meanings_of(units: Units, renamed: Mapping[str, str]) -> dict[str, Meaning]
     Raises:
         UsageError: for a name of a criterion that is not there.
     """
-    known = list(dict.fromkeys((unit.criterion, unit.rubric_id) for unit in units.judged))
+    known = list(dict.fromkeys(unit.meaning for unit in units.judged))
     criteria = [criterion for criterion, rubric_id in known if rubric_id is None]
     for name in renamed:
         if name not in criteria:
-            raise UsageError(
-                f"the runs have no criterion {name!r}; they have {', '.join(criteria)}. {did_you_mean(name, criteria)}".strip()
-            )
+            hint = did_you_mean(name, criteria)
+            raise UsageError(f"the runs have no criterion {name!r}; they have {', '.join(criteria)}. {hint}".strip())
     ids = Counter(rubric_id for _, rubric_id in known if rubric_id is not None)
-    meanings: dict[str, Meaning] = {renamed.get(name) or assessment_name(name): (name, None) for name in criteria}
+    meanings: dict[str, tuple[str, str | None]] = {renamed.get(name) or assessment_name(name): (name, None) for name in criteria}
     for criterion, rubric_id in known:
         if rubric_id is not None:
             meanings.setdefault(assessment_name(f"{criterion}.{rubric_id}"), (criterion, rubric_id))
@@ -228,9 +224,7 @@ def _human_labels(
         LabelError: if a label cannot be read, or is about a cell that does not exist.
     """
     meanings = _meanings_of(units, renamed)
-    labels: list[Label] = []
-    problems: list[Problem] = []
-    others: Counter[str] = Counter()
+    labels, problems, others = list[Label](), list[Problem](), Counter[str]()
     traces = list(_traces(client, run_ids, units))
     for turn, info in traces:
         for assessment in _labels(info):
@@ -273,6 +267,12 @@ class Labelling:
     def _trace(self, unit: Unit) -> str:
         return self._traces.get((unit.eval_id, unit.run_index, -1 if unit.invocation_index is None else unit.invocation_index), "")
 
+    def _mine(self, client: TracingClient, unit: Unit) -> list[Feedback]:
+        """Return the person's labels of a unit, the latest last."""
+        name, found = assessment_name(unit.criterion), _labels(client.get_trace_info(self._trace(unit)))
+        mine = (one for one in found if (one.name, one.source.source_id) == (name, self._labeller))
+        return sorted(mine, key=lambda one: one.last_update_time_ms or 0)
+
     def add(self, unit: Unit, *, passed: bool, reason: str = "") -> None:
         """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it; once, also where an answer of MLflow is lost."""
         client, trace_id = TracingClient(self._client.tracking_uri), self._trace(unit)
@@ -285,11 +285,8 @@ class Labelling:
 
         def same() -> list[Assessment]:
             """Return the person's latest label here, where it says the same: an earlier request may have arrived."""
-            mine = [
-                one for one in _labels(client.get_trace_info(trace_id)) if (one.name, one.source.source_id) == (label.name, self._labeller)
-            ]
-            latest = max(mine, key=lambda one: one.last_update_time_ms or 0, default=None)
-            return [latest] if latest and (latest.value, latest.rationale or None) == (passed, label.rationale) else []
+            latest = self._mine(client, unit)[-1:]
+            return [one for one in latest if (one.value, one.rationale or None) == (passed, label.rationale)]
 
         if not same():
             created_once(lambda: client.log_assessment(trace_id, label), same, lambda _: None)
@@ -297,13 +294,11 @@ class Labelling:
 
     def undo(self, unit: Unit) -> None:
         """Delete the person's latest label of a unit, so that the one before counts again, if there is one."""
-        client, trace_id, name = TracingClient(self._client.tracking_uri), self._trace(unit), assessment_name(unit.criterion)
-        found = _labels(client.get_trace_info(trace_id))
-        mine = [one for one in found if (one.name, one.source.source_id) == (name, self._labeller)]
-        mine.sort(key=lambda one: one.last_update_time_ms or 0)
+        client = TracingClient(self._client.tracking_uri)
+        mine = self._mine(client, unit)
         with unless_absent():
             for last in mine[-1:]:
-                client.delete_assessment(trace_id, last.assessment_id or "")
+                client.delete_assessment(self._trace(unit), last.assessment_id or "")
         self.labels.pop(unit, None)
         if len(mine) > 1 and isinstance(mine[-2].value, bool):
             self.labels[unit] = mine[-2].value
@@ -329,7 +324,9 @@ def _traces(client: MlflowClient, run_ids: Sequence[str], units: Units) -> Itera
                 yield Unit(run_id=run_id, eval_id=eval_id, run_index=run_index, invocation_index=invocation_index, criterion=""), info
 
 
-def _read(turn: Unit, info: TraceInfo, assessment: Feedback, meaning: Meaning | None, units: Units) -> Label | Problem | None:
+def _read(
+    turn: Unit, info: TraceInfo, assessment: Feedback, meaning: tuple[str, str | None] | None, units: Units
+) -> Label | Problem | None:
     """Return a label of a turn, or what is wrong with it; ``None`` where it is about something else."""
     if meaning is None:
         return None

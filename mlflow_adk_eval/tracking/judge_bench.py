@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from mlflow.entities import Metric, Param
 
 from mlflow_adk_eval.analysis.calibration.bench import BenchCell, BenchSet, Contender, asked_with, bench_set, contender_of, load_items
-from mlflow_adk_eval.analysis.calibration.judge_error import JudgeRates, design_effect, wilson
+from mlflow_adk_eval.analysis.calibration.judge_error import rates_of, wilson
 from mlflow_adk_eval.analysis.calibration.labels import opinions_of
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import VertexSettings
@@ -23,7 +23,7 @@ from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.measures import answers_of, flip_of
 from mlflow_adk_eval.judge.setup import JudgeArgs
-from mlflow_adk_eval.results.outcomes import CriterionResult, reason_of
+from mlflow_adk_eval.results.outcomes import CriterionResult, grouped, reason_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import score
 from mlflow_adk_eval.store.reaching import reaching_mlflow
@@ -35,7 +35,7 @@ from mlflow_adk_eval.tracking.storable import fitted
 ANSWERS, RESULTS = "judge_bench/answers.json", "judge_bench/results.json"
 """Where a run keeps the table of all answers, and the numbers."""
 _LONGEST = 200
-_PERCENTAGES = ("accuracy", "kappa", "sensitivity", "specificity")
+_RATES = {"accuracy": "agreement", "kappa": "kappa", "sensitivity": "sensitivity", "specificity": "specificity"}
 _NUMBERS = ("undecided", "unreadable", "input_tokens", "output_tokens", "flip_rate", "latency_s")
 Share = tuple[float, float, float]
 """A share with its confidence interval."""
@@ -165,22 +165,18 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
     )
     if not cells:
         raise UsageError(f"judge_bench: {source} labels no verdict of a judge in the first run of a case")
-    wanted: dict[str, set[str]] = {}
-    for cell in cells:
-        wanted.setdefault(cell.eval_id, set()).add(cell.criterion)
-    own: dict[str, dict[str, Any]] = {eval_id: {} for eval_id in wanted}
-    for eval_id, names in wanted.items():
-        for name in sorted(names):  # which a judge decides, whoever did before
-            settings = config.criteria_of(eval_id)[name]
-            backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
-            own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
+    own: dict[str, dict[str, Any]] = {cell.eval_id: {} for cell in cells}
+    for eval_id, name in sorted({(cell.eval_id, cell.criterion) for cell in cells}):  # which a judge decides, whoever did before
+        settings = config.criteria_of(eval_id)[name]
+        backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
+        own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
     criteria = {name: settings for each in own.values() for name, settings in each.items()}
     eval_set = run.documents.eval_set
     recorded = recording_of_run(run_id, tracking_uri).runs
     return BenchSet(
         source=source,
-        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(wanted)).values())}),
-        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in wanted},
+        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(own)).values())}),
+        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in own},
         config={"criteria": criteria, "case_criteria": own},
         cells=cells,
     )
@@ -208,7 +204,7 @@ def _row(contender: Contender, cell: BenchCell, result: CriterionResult) -> dict
 def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell, bool | None]], confidence: float) -> JudgeScore:
     decided = [(cell, passed) for cell, passed in pairs if passed is not None]
     criteria = dict.fromkeys(cell.criterion for cell, _ in pairs)
-    kinds = dict.fromkeys(cell.kind for cell, _ in decided if cell.kind)
+    kinds = grouped((cell.kind, cell.passes == passed) for cell, passed in decided if cell.kind)
     flips = [flip for case in report.cases if (flip := flip_of(case.results)) is not None]
     given = [answer for case in report.cases for answer in answers_of(case.results)]
     return JudgeScore(
@@ -218,13 +214,7 @@ def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell
         undecided=len(pairs) - len(decided),
         rates=_rates(decided, confidence),
         by_criterion={name: _rates([pair for pair in decided if pair[0].criterion == name], confidence) for name in criteria},
-        by_kind={
-            kind: (
-                sum(cell.passes == passed for cell, passed in decided if cell.kind == kind),
-                sum(cell.kind == kind for cell, _ in decided),
-            )
-            for kind in kinds
-        },
+        by_kind={kind: (sum(right), len(right)) for kind, right in kinds.items()},
         flip_rate=fmean(flips) if flips else None,
         length=_bias(decided, "length", confidence),
         position=_bias(decided, "position", confidence),
@@ -237,30 +227,9 @@ def _score(contender: Contender, report: Report, pairs: Sequence[tuple[BenchCell
 
 
 def _rates(decided: Sequence[tuple[BenchCell, bool]], confidence: float) -> dict[str, Share | None]:
-    counts = Counter((passed, cell.passes) for cell, passed in decided)
-
-    def effect(kinds: Iterable[bool]) -> float:
-        groups: dict[str, list[bool]] = {}
-        for cell, passed in decided:
-            if cell.passes in kinds:
-                groups.setdefault(cell.like or cell.eval_id, []).append(passed == cell.passes)
-        return design_effect(groups.values()) if groups else 1.0
-
-    rates = JudgeRates(
-        true_passes=counts[True, True],
-        false_passes=counts[True, False],
-        true_failures=counts[False, False],
-        false_failures=counts[False, True],
-        pass_effect=effect([True]),
-        failure_effect=effect([False]),
-        overall_effect=effect([True, False]),
-    )
-    names = {"accuracy": "agreement", **{name: name for name in _PERCENTAGES[1:]}}
-    shares: dict[str, Share | None] = {}
-    for name, of in names.items():
-        value, interval = getattr(rates, of), getattr(rates, f"{of}_interval")(confidence)
-        shares[name] = None if value is None or interval is None else (value, *interval)
-    return shares
+    rates = rates_of([(cell.like or cell.eval_id, passed, cell.passes) for cell, passed in decided])
+    measures = {name: rates.measure(of, confidence) for name, of in _RATES.items()}
+    return {name: None if value is None or interval is None else (value, *interval) for name, (value, interval) in measures.items()}
 
 
 def _bias(decided: Sequence[tuple[BenchCell, bool]], differs: str, confidence: float) -> Bias:

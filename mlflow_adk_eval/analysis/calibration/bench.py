@@ -155,19 +155,13 @@ def _problems_together(items: Sequence[BenchItem]) -> Iterator[Problem]:
 
 def judged_names() -> list[str]:
     """Return the criteria that items can be about."""
-    whole = ("user_simulator", "trajectory", "multi_turn")
-    return [
-        name
-        for name in CRITERIA
-        if issubclass(CRITERIA[name].settings, JudgedSettings)
-        and not name.startswith("rapid_eval")
-        and not any(word in name for word in whole)
-    ]
+    judged = [name for name in CRITERIA if issubclass(CRITERIA[name].settings, JudgedSettings) and not name.startswith("rapid_eval")]
+    return [name for name in judged if not any(word in name for word in ("user_simulator", "trajectory", "multi_turn"))]
 
 
 def bench_set(source: str, items: Sequence[BenchItem]) -> BenchSet:
     """Return items as an eval set of a case each, what was done in it, and the criterion that decides it."""
-    criteria = list(dict.fromkeys(item.criterion for item in items))
+    criteria, about = dict.fromkeys(item.criterion for item in items), {"criterion", "kind", "language", "like", "differs"}
     cases = [{"eval_id": item.id, "conversation": [_turn(item, item.reference or "", ())]} for item in items]
     return BenchSet(
         source=source,
@@ -178,13 +172,7 @@ def bench_set(source: str, items: Sequence[BenchItem]) -> BenchSet:
             "case_criteria": {item.id: {item.criterion: _settings(item.criterion, item.rubrics)} for item in items},
         },
         cells=tuple(
-            BenchCell(
-                eval_id=item.id,
-                invocation_index=None,
-                criterion=item.criterion,
-                passes=item.label == "pass",
-                **item.model_dump(include={"kind", "language", "like", "differs"}),
-            )
+            BenchCell(eval_id=item.id, invocation_index=None, passes=item.label == "pass", **item.model_dump(include=about))
             for item in items
         ),
     )

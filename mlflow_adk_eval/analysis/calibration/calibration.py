@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +25,7 @@ from mlflow_adk_eval.analysis.calibration.judge_error import (
     design_effect,
     krippendorff_alpha,
     pair_agreement,
+    rates_of,
 )
 from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Opinion, Unit
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
@@ -33,7 +33,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.evalset.parse import parse, read_text
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, grouped
 
 Level = Literal["turn", "case"]
 """What one label is about: a cell, or the score of a whole case that has several of them."""
@@ -268,19 +268,17 @@ def settings_sha256(config: EvalConfig, criterion: str) -> str:
 
 def judged_sample(cases: Iterable[CaseResult], criterion: str, level: Level = "turn") -> Sample:
     """Return what the judge of a criterion said of all cells of these cases, or of the cases themselves."""
-    verdicts: dict[str, list[bool]] = {}
-    unscored = 0
-    for case in cases:
-        for result in case.results:
-            reached = [result.reached(one) for one in outcomes_of(result, level).values()] if result.criterion == criterion else []
-            verdicts.setdefault(case.eval_id, []).extend(one for one in reached if one is not None)
-            unscored += reached.count(None)
-    return Sample(
-        passed=sum(map(sum, verdicts.values())),
-        judged=sum(map(len, verdicts.values())),
-        unscored=unscored,
-        design_effect=design_effect(verdicts.values()),
-    )
+    results = ((case.eval_id, result) for case in cases for result in case.results if result.criterion == criterion)
+    return _sample((eval_id, result.reached(one)) for eval_id, result in results for one in outcomes_of(result, level).values())
+
+
+def _sample(verdicts: Iterable[tuple[str, bool | None]]) -> Sample:
+    """Return what verdicts come to, each given with its case."""
+    cases = grouped(verdicts)
+    decided = [[passed for passed in case if passed is not None] for case in cases.values()]
+    judged = sum(map(len, decided))
+    unscored = sum(map(len, cases.values())) - judged
+    return Sample(passed=sum(map(sum, decided)), judged=judged, unscored=unscored, design_effect=design_effect(decided))
 
 
 def outcomes_of(result: CriterionResult, level: Level) -> dict[int | None, Outcome]:
@@ -300,10 +298,6 @@ def corrected_of(calibration: Calibration, cases: Iterable[CaseResult], criterio
 
 _HARDLY_BY_CHANCE = 3.29
 """The deviation that random labelling reaches once in a thousand times."""
-
-
-_Pair = tuple[Unit, bool, bool]
-"""A unit that was judged and labelled: whether its judge passed it, and whether people did."""
 
 
 def labelled_of(
@@ -326,53 +320,18 @@ def labelled_of(
         for unit, (judged, opinion) in given.items()
         if judged.passed is not None and opinion.passed is not None
     ]
-    passes, failures = [pair for pair in pairs if pair[2]], [pair for pair in pairs if not pair[2]]
-    counts = Counter((judge, people) for _, judge, people in pairs)
-    kinds = [
-        math.fsum((weights or {}).get(unit, 0.0) for unit, *verdicts in pairs if verdicts == kind)
-        for kind in ([True, True], [True, False], [False, False], [False, True])
-    ]
-    decided = [(unit, judged.passed) for unit, judged in units.items() if judged.passed is not None]
-    sample = Sample(
-        passed=sum(passed for _, passed in decided),
-        judged=len(decided),
-        unscored=len(units) - len(decided),
-        design_effect=design_effect(_by_case(decided)) if decided else 1.0,
-    )
+    counted = None if weights is None else [weights.get(unit, 0.0) for unit, _, _ in pairs]
+    rates = rates_of([(unit.eval_id, judge, people) for unit, judge, people in pairs], counted)
+    sample = _sample((unit.eval_id, judged.passed) for unit, judged in units.items())
     lacking = f"no sampled verdict {' or '.join(unlabelled)} is labelled: label the whole sample"
     return Labelled(
-        true_passes=counts[True, True],
-        false_failures=counts[False, True],
-        true_failures=counts[False, False],
-        false_passes=counts[True, False],
-        pass_effect=_effect(passes, weights),
-        failure_effect=_effect(failures, weights),
-        judge_pass_effect=_effect([pair for pair in pairs if pair[1]], weights),
-        judge_failure_effect=_effect([pair for pair in pairs if not pair[1]], weights),
-        overall_effect=_effect(pairs, weights),
-        weighted=(kinds[0], kinds[1], kinds[2], kinds[3]) if weights else None,
+        **dict(rates),
         unscored=sum(judged.passed is None for judged, _ in given.values()),
-        split=sum(judged.certainty < 1 for judged, opinion in given.values() if None not in (judged.passed, opinion.passed)),
+        split=sum(units[unit].certainty < 1 for unit, _, _ in pairs),
         sample=sample,
         people=_people([opinion for _, opinion in given.values()]),
-        selection=_selection(sample, pairs) if weights is None else lacking if unlabelled else "",
+        selection=_selection(sample, rates) if weights is None else lacking if unlabelled else "",
     )
-
-
-def _by_case(values: Iterable[tuple[Unit, bool]]) -> list[list[bool]]:
-    cases: dict[str, list[bool]] = {}
-    for unit, value in values:
-        cases.setdefault(unit.eval_id, []).append(value)
-    return list(cases.values())
-
-
-def _effect(pairs: Sequence[_Pair], weights: Mapping[Unit, float] | None) -> float:
-    """Return how many pairs say as much as one of a random sample, since those of a case are alike and count for different numbers (Kish)."""
-    if not pairs:
-        return 1.0
-    counted = [(weights or {}).get(unit, 1.0) for unit, _, _ in pairs]
-    unequal = len(counted) * math.fsum(one * one for one in counted) / math.fsum(counted) ** 2
-    return max(1.0, unequal) * design_effect(_by_case((unit, judge == people) for unit, judge, people in pairs))
 
 
 def _people(opinions: Sequence[Opinion]) -> People | None:
@@ -389,13 +348,13 @@ def _people(opinions: Sequence[Opinion]) -> People | None:
     )
 
 
-def _selection(sample: Sample, pairs: Sequence[_Pair]) -> str:
+def _selection(sample: Sample, rates: JudgeRates) -> str:
     """Return a sentence where passed and failed cells were labelled so differently often that it is hardly by chance."""
     passed, failed = sample.passed, sample.judged - sample.passed
-    of_passed, of_failed = sum(judge for _, judge, _ in pairs), sum(not judge for _, judge, _ in pairs)
-    if not passed or not failed or len(pairs) == sample.judged:
+    of_passed, of_failed = rates.true_passes + rates.false_passes, rates.true_failures + rates.false_failures
+    if not passed or not failed or rates.labelled == sample.judged:
         return ""
-    share = len(pairs) / sample.judged
+    share = rates.labelled / sample.judged
     deviation = math.sqrt(share * (1 - share) * (1 / passed + 1 / failed) * sample.design_effect)
     if not deviation or abs(of_passed / passed - of_failed / failed) <= _HARDLY_BY_CHANCE * deviation:
         return ""
@@ -407,17 +366,15 @@ def _selection(sample: Sample, pairs: Sequence[_Pair]) -> str:
 
 def disagreements_of(units: Mapping[Unit, JudgeDecision], opinions: Mapping[Unit, Opinion]) -> tuple[Disagreement, ...]:
     """Return where judge and people disagree; those first of which both sides are the most certain, since they tell the most."""
-    disagreements: list[Disagreement] = []
-    for unit, judged in units.items():
-        opinion = opinions.get(unit)
-        if opinion and judged.passed is not None and opinion.passed not in (None, judged.passed):
-            disagreements.append(
-                Disagreement(
-                    **asdict(unit),
-                    judge_passed=judged.passed,
-                    judge_said=judged.said,
-                    people_said=opinion.summary,
-                    certainty=judged.certainty * opinion.unanimity,
-                )
-            )
+    disagreements = [
+        Disagreement(
+            **asdict(unit),
+            judge_passed=judged.passed,
+            judge_said=judged.said,
+            people_said=opinion.summary,
+            certainty=judged.certainty * opinion.unanimity,
+        )
+        for unit, judged in units.items()
+        if (opinion := opinions.get(unit)) and judged.passed is not None and opinion.passed not in (None, judged.passed)
+    ]
     return tuple(sorted(disagreements, key=lambda one: -one.certainty))

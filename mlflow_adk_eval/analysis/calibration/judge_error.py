@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated
@@ -21,6 +22,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from mlflow_adk_eval.analysis.stats.intervals import Interval, score_interval
+from mlflow_adk_eval.results.outcomes import grouped
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Effect = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -113,19 +115,23 @@ class JudgeRates(BaseModel):
 
     def sensitivity_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the sensitivity."""
-        return _share_interval(self.sensitivity, self.passes / self.pass_effect, confidence)
+        return None if self.sensitivity is None else wilson(self.sensitivity, self.passes / self.pass_effect, confidence)
 
     def specificity_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the specificity."""
-        return _share_interval(self.specificity, self.failures / self.failure_effect, confidence)
+        return None if self.specificity is None else wilson(self.specificity, self.failures / self.failure_effect, confidence)
 
     def agreement_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return Wilson's interval of the agreement."""
-        return _share_interval(self.agreement, self.labelled / self.overall_effect, confidence)
+        return None if self.agreement is None else wilson(self.agreement, self.labelled / self.overall_effect, confidence)
 
     def kappa_interval(self, confidence: float = 0.95) -> Interval | None:
         """Return the interval of κ; see the function of that name."""
         return None if self.kappa is None else kappa_interval(*self._counts(self.overall_effect), confidence)
+
+    def measure(self, name: str, confidence: float = 0.95) -> tuple[float | None, Interval | None]:
+        """Return the sensitivity, specificity, agreement or κ by its name, with its interval."""
+        return getattr(self, name), getattr(self, f"{name}_interval")(confidence)
 
     def passes_wanted(self, confidence: float = 0.95) -> int:
         """Return how many more cells that people pass must be labelled for a sensitivity within `MARGIN`."""
@@ -134,6 +140,39 @@ class JudgeRates(BaseModel):
     def failures_wanted(self, confidence: float = 0.95) -> int:
         """Return how many more cells that people fail must be labelled for a specificity within `MARGIN`."""
         return _more(self.true_failures, self.failures, self.failure_effect, confidence)
+
+
+def rates_of(pairs: Sequence[tuple[str, bool, bool]], weights: Sequence[float] | None = None) -> JudgeRates:
+    """Return what a judge and people said of cells, as counts.
+
+    Args:
+        pairs: of each cell, the group of those that are alike, whether the judge passed it, and whether people did.
+        weights: for how many cells each of them counts, in a sample that was drawn by what the judge said; ``None``: any was as likely.
+    """
+    cells = [(*pair, weight) for pair, weight in zip(pairs, weights or [1.0] * len(pairs), strict=True)]
+
+    def effect(counts: Callable[[bool, bool], bool]) -> float:
+        """Return how many cells say as much as one of a random sample, since those of a group are alike and weights differ (Kish)."""
+        chosen = [(group, judge == people, weight) for group, judge, people, weight in cells if counts(judge, people)]
+        total, squares = (math.fsum(weight**power for *_, weight in chosen) for power in (1, 2))
+        groups = grouped((group, agree) for group, agree, _ in chosen)
+        return max(1.0, len(chosen) * squares / total**2) * design_effect(groups.values()) if total else 1.0
+
+    kinds = ((True, True), (True, False), (False, False), (False, True))
+    counts = Counter((judge, people) for _, judge, people in pairs)
+    both, first, neither, second = (math.fsum(weight for _, *said, weight in cells if tuple(said) == kind) for kind in kinds)
+    return JudgeRates(
+        true_passes=counts[True, True],
+        false_passes=counts[True, False],
+        true_failures=counts[False, False],
+        false_failures=counts[False, True],
+        pass_effect=effect(lambda _, people: people),
+        failure_effect=effect(lambda _, people: not people),
+        judge_pass_effect=effect(lambda judge, _: judge),
+        judge_failure_effect=effect(lambda judge, _: not judge),
+        overall_effect=effect(lambda *_: True),
+        weighted=(both, first, neither, second) if weights else None,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +257,6 @@ def wilson(share: float, size: float, confidence: float = 0.95) -> Interval:
 
 def _z(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-def _share_interval(share: float | None, size: float, confidence: float) -> Interval | None:
-    return None if share is None else wilson(share, size, confidence)
 
 
 def _more(right: int, count: int, effect: float, confidence: float) -> int:

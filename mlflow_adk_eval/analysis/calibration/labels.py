@@ -25,7 +25,8 @@ _PASS = frozenset({"true", "yes", "pass", "passed"})
 _FAIL = frozenset({"false", "no", "fail", "failed"})
 _WANTED = "true or false, yes or no, pass or fail"
 _REQUIRED = ("eval_id", "criterion", "label")
-_PLACE = ("run_id", "eval_id", "run_index", "criterion", "rubric_id", "invocation_index")
+PLACE = ("run_id", "eval_id", "run_index", "criterion", "rubric_id", "invocation_index")
+"""By what a unit is known."""
 _MOST_NAMED = 8
 _WHOLE = re.compile(r"^(\d+)\.0+$")
 """How a table that was once full of numbers writes whole ones."""
@@ -36,6 +37,10 @@ SAMPLE = "sample"
 CONTEXT = ("question", "response", "reference", "tool_calls", "rubrics")
 """What a sheet shows those who label, and nobody reads again."""
 _KNOWN = (*COLUMNS, SAMPLE, *CONTEXT)
+
+
+Meaning = tuple[str, str | None]
+"""A criterion and, where labels are about one of its rubrics, that."""
 
 
 class LabelError(InputError):
@@ -55,6 +60,11 @@ class Unit:
     """``None``: the whole case."""
     criterion: str
     rubric_id: str | None = None
+
+    @property
+    def meaning(self) -> Meaning:
+        """What a label of it is about, wherever."""
+        return self.criterion, self.rubric_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +243,7 @@ class Units:
         return {
             unit: judged
             for unit, judged in self.judged.items()
-            if (unit.criterion, unit.rubric_id) == (criterion, rubric_id)
+            if unit.meaning == (criterion, rubric_id)
             and (unit.invocation_index is None or unit in cells if whole_cases else unit.invocation_index is not None)
         }
 
@@ -246,7 +256,7 @@ class Reader:
         self.labels: list[Label] = []
         self.problems: list[Problem] = []
         self._units = units
-        place, spelt = attrgetter(*_PLACE), {unit: unit for unit in units.judged} | dict(units.aliases)  # each way to call a unit
+        place, spelt = attrgetter(*PLACE), {unit: unit for unit in units.judged} | dict(units.aliases)  # each way to call a unit
         self._known = {tuple("" if at is None else str(at) for at in place(spelling)): unit for spelling, unit in spelt.items()}
         self._runs = list(dict.fromkeys(key[0] for key in self._known))
         self._seen: dict[tuple[Unit, str], str] = {}
@@ -272,11 +282,11 @@ class Reader:
     def _unit(self, row: LabelRow) -> Unit | None:
         """Return what a row is about; ``None`` where that is nothing, of which the first wrong column is told."""
         default = {"run_id": self._runs[0] if len(self._runs) == 1 else "", "run_index": "0"}
-        key = tuple(row.cells.get(column, default.get(column, "")) for column in _PLACE)
+        key = tuple(row.cells.get(column, default.get(column, "")) for column in PLACE)
         if key in self._known:
             return self._known[key]
         left = list(self._known)
-        for number, (column, given) in enumerate(zip(_PLACE, key, strict=True)):
+        for number, (column, given) in enumerate(zip(PLACE, key, strict=True)):
             matching = [other for other in left if other[number] == given]
             if not matching:
                 known = list(dict.fromkeys(other[number] for other in left))

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Unit, Units
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.results.outcomes import grouped
 
 Stratum = tuple[str, str]
 """A criterion, and what its judge said: *close*, *passed* or *failed*."""
@@ -53,10 +54,8 @@ class CellSample(BaseModel):
         Raises:
             UsageError: if it is too small for the strata that there are.
         """
-        ranked: dict[Stratum, list[Unit]] = {}
         strata = _strata(units)
-        for unit in sorted(strata, key=self._rank):
-            ranked.setdefault(strata[unit], []).append(unit)
+        ranked = grouped((strata[unit], unit) for unit in sorted(strata, key=self._rank))
         criteria = list(dict.fromkeys(name for name, _ in ranked))
         if not ranked:
             raise UsageError("there is nothing to label: these runs have no judged verdicts")
@@ -92,22 +91,14 @@ class CellSample(BaseModel):
 
 def _strata(units: Units) -> dict[Unit, Stratum]:
     """Return the strata of the cells that can be drawn: those with a verdict on a whole criterion."""
-    cells = set(units.aliases.values())
     return {
         unit: (unit.criterion, _kind(judged))
         for unit, judged in units.judged.items()
-        if unit.rubric_id is None and judged.judged and judged.passed is not None and (unit.invocation_index is not None or unit in cells)
+        if unit.rubric_id is None and judged.judged and judged.passed is not None and unit.invocation_index is not None
     }
 
 
 def _kind(judged: JudgeDecision) -> str:
-    low, high = judged.bounds
-    score, threshold = judged.score, judged.threshold
-    near = (
-        score is not None
-        and threshold is not None
-        and low < score < high
-        and math.isfinite(high - low)
-        and abs(score - threshold) <= _NEAR * (high - low)
-    )
+    (low, high), score, threshold = judged.bounds, judged.score, judged.threshold
+    near = score is not None and threshold is not None and low < score < high and abs(score - threshold) <= _NEAR * (high - low) < math.inf
     return "close" if near or judged.certainty < 1 else "passed" if judged.passed else "failed"

@@ -25,8 +25,7 @@ from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import CaseResult, Scored, Vote, explanation_of
-from mlflow_adk_eval.results.table import votes_by_turn
+from mlflow_adk_eval.results.outcomes import CaseResult, Scored, Vote, explanation_of, grouped
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -158,11 +157,8 @@ class ChangedCell:
     def items(self, which: int) -> dict[str, Item]:
         """Return what judges held of the cell's items in the first run (0) or the second (1), by their ids, in the order of the votes."""
         side, case, index, criterion = self.sides[which], self.pair[which], self.turn.index, self.cell.criterion
-        votes = votes_by_turn(vote for vote in side.votes(case.eval_id, case.run_index) if vote.criterion == criterion).get(index, [])
-        cast: dict[str, list[Vote]] = {}
-        for vote in votes:
-            if vote.verdict is not None:
-                cast.setdefault(vote.rubric_id or "", []).append(vote)
+        votes = [vote for vote in side.votes(case.eval_id, case.run_index) if (vote.criterion, vote.invocation_index) == (criterion, index)]
+        cast = grouped((vote.rubric_id or "", vote) for vote in votes if vote.verdict is not None)
         texts = _texts(side, case.eval_id, index, criterion, explanation_of((self.cell.before, self.cell.after)[which]))
         return {name: _item(name, texts.get(name, ""), given) for name, given in cast.items()}
 

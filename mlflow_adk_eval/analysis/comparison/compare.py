@@ -12,21 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from itertools import accumulate, product
-from operator import and_, itemgetter
+from operator import and_
 from typing import Any, Literal, TypeVar
 
 from mlflow_adk_eval.analysis.comparison.causes import Cause, ChangedCell, causes_of, shortened
 from mlflow_adk_eval.analysis.comparison.delta import Delta, deltas_of
-from mlflow_adk_eval.analysis.comparison.runs import (
-    ComparedRun,
-    Difference,
-    JudgeCost,
-    Pairing,
-    Sides,
-    differences_of,
-    judge_cost,
-    pairing_of,
-)
+from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Difference, JudgeCost, Pairing, Sides, differences_of, pairing_of
 from mlflow_adk_eval.analysis.comparison.turns import CellChange, ComparedTurn, TurnChange, outcomes_differ, turn_changes
 from mlflow_adk_eval.results.outcomes import CaseResult, LazySequence, Outcome, Scored, Stored, Verdict
 
@@ -207,13 +198,8 @@ def _causes(sides: Sides, pair: CasePair, turns: Sequence[TurnChange]) -> Mappin
     for change in _criteria(pair, causes.__getitem__):
         before, after = ("" if value is None else f"{value:g}" for value in (change.threshold_before, change.threshold_after))
         found = [Cause(kind="threshold", before=before, after=after)] if before != after else []
-        cells = [
-            (_weight(cell, change), turn, cell)
-            for turn in turns
-            for cell in turn.cells
-            if cell.criterion == change.criterion and cell.differs
-        ]
-        for _, turn, cell in sorted(cells, key=itemgetter(0)):
+        cells = [(turn, cell) for turn in turns for cell in turn.cells if cell.criterion == change.criterion and cell.differs]
+        for turn, cell in sorted(cells, key=lambda one: _weight(one[1], change)):
             found += causes_of(ChangedCell(sides=sides, pair=pair, turn=turn, cell=cell, alike_until=alike[turn.index]))
         causes[change.criterion] = found
     return causes
@@ -256,7 +242,7 @@ class Comparison:
     @property
     def judging(self) -> tuple[JudgeCost, JudgeCost]:
         """What the judges of each run took; counted when somebody asks, as that takes all votes."""
-        return judge_cost(self.before), judge_cost(self.after)
+        return self.before.judge_cost(), self.after.judge_cost()
 
     @property
     def counts(self) -> dict[Flip, int]:

@@ -17,7 +17,7 @@ from typing import Any
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
+from mlflow_adk_eval.results.outcomes import TOLERANCE, grouped, mean
 from mlflow_adk_eval.results.report import scaled, scores_by_case
 
 CASE_RATE = "case_pass_rate"
@@ -108,9 +108,7 @@ def _pooled(sides: Sides, before: Values, after: Values) -> tuple[Values, Values
     copies = sides[1].copies
     if not copies:
         return before, after
-    groups: dict[str, list[str]] = {}
-    for eval_id in before.keys() & after.keys():
-        groups.setdefault(copies.get(eval_id, eval_id), []).append(eval_id)
+    groups = grouped((copies.get(eval_id, eval_id), eval_id) for eval_id in before.keys() & after.keys())
     pooled = ({name: [mean(side[eval_id]) for eval_id in sorted(ids)] for name, ids in groups.items()} for side in (before, after))
     return next(pooled), next(pooled)
 
@@ -161,15 +159,13 @@ class _Seen:
 
 def _filled(delta: Delta, before: Values, after: Values, confidence: float, bounds: tuple[float, float] | None) -> Delta:
     """Return a delta with its numbers. The test takes a higher value for the better one, so signs are turned where it is not."""
-    both_ends = 2 * confidence - 1
-    if delta.greater_is_better:
-        paired = compare_paired(before, after, confidence=both_ends, bounds=bounds)
-    else:
-        turned = (scaled(side, lambda value: -value) for side in (before, after))
-        paired = compare_paired(*turned, confidence=both_ends, bounds=bounds and (-bounds[1], -bounds[0]))
+    sign = 1 if delta.greater_is_better else -1
+    if not delta.greater_is_better:
+        before, after = (scaled(side, lambda value: -value) for side in (before, after))
+        bounds = bounds and (-bounds[1], -bounds[0])
+    paired = compare_paired(before, after, confidence=2 * confidence - 1, bounds=bounds)
     if paired is None:
         return delta
-    sign = 1 if delta.greater_is_better else -1
     low, high = sorted((sign * paired.low, sign * paired.high))
     means = {name: sign * getattr(paired, name) for name in ("before", "after", "difference")}
     counts: dict[str, Any] = {name: getattr(paired, name) for name in ("cases", "better", "worse", "unchanged", "test")}

@@ -18,7 +18,7 @@ from mlflow_adk_eval.config.spec import CriterionSettings
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.models import SetDigest, canonical, canonical_json
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote, grouped
 from mlflow_adk_eval.results.report import Cases, Report, criteria_of
 from mlflow_adk_eval.results.table import table_of
 
@@ -30,6 +30,21 @@ Row = Mapping[str, Any]
 """One turn, by the columns of the run's table."""
 Rows = Mapping[tuple[str, int], Sequence[Row]]
 """The turns of each case run, by eval id and run index, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeCost:
+    """The accounts of a run's judges. Requests that failed leave no vote, so they are not among these."""
+
+    answers: int
+    """Those that were paid for in this run."""
+    reused: int
+    """Votes that were paid for earlier."""
+    tokens: int
+    """Input and output together, as far as the judges said."""
+    votes: int
+    """On every rubric and sentence, the reused ones included."""
+    models: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +88,21 @@ class ComparedRun:
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria that have results: in the order of the config, then those that are information."""
         return criteria_of(self.config, self.cases.results)
+
+    def judge_cost(self) -> JudgeCost:
+        """Return what the judges of the run took. An answer on several items is one, and its tokens stand with the first."""
+        answers = counted = reused = tokens = count = 0
+        models: set[str] = set()
+        for case in self.cases.results:
+            votes = [vote for result in case.results for vote in result.votes]
+            paid = [vote for vote in votes if not vote.reused]
+            answers += len({(vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid})
+            counted += sum(vote.input_tokens is not None for vote in paid)
+            reused += len(votes) - len(paid)
+            tokens += sum((vote.input_tokens or 0) + (vote.output_tokens or 0) for vote in paid)
+            count += len(votes)
+            models.update(vote.model for vote in votes)
+        return JudgeCost(answers=max(answers, counted), reused=reused, tokens=tokens, votes=count, models=tuple(sorted(models)))
 
 
 Sides = tuple[ComparedRun, ComparedRun]
@@ -125,10 +155,7 @@ def compared_run(
             seen.add(case)
         digest, copies = seen.text, seen.copies
     if rows is None:
-        by_run: dict[tuple[str, int], list[Row]] = {}
-        for row in table_of(report.cases, report.criteria).records():
-            by_run.setdefault((row["eval_id"], row["run_index"]), []).append(row)
-        rows = by_run
+        rows = grouped(((row["eval_id"], row["run_index"]), row) for row in table_of(report.cases, report.criteria).records())
     facts = {
         "Agent version": report.origin.agent_version if report.origin else "",
         "Agent": report.origin.agent if report.origin else "",
@@ -148,37 +175,6 @@ def compared_run(
         rows=rows,
         facts={name: text for name, text in facts.items() if text},
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeCost:
-    """The accounts of a run's judges. Requests that failed leave no vote, so they are not among these."""
-
-    answers: int
-    """Those that were paid for in this run."""
-    reused: int
-    """Votes that were paid for earlier."""
-    tokens: int
-    """Input and output together, as far as the judges said."""
-    votes: int
-    """On every rubric and sentence, the reused ones included."""
-    models: tuple[str, ...]
-
-
-def judge_cost(side: ComparedRun) -> JudgeCost:
-    """Return what the judges of a run took. An answer on several items is one, and its tokens stand with the first."""
-    answers = counted = reused = tokens = count = 0
-    models: set[str] = set()
-    for case in side.cases.results:
-        votes = [vote for result in case.results for vote in result.votes]
-        paid = [vote for vote in votes if not vote.reused]
-        answers += len({(vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid})
-        counted += sum(vote.input_tokens is not None for vote in paid)
-        reused += len(votes) - len(paid)
-        tokens += sum((vote.input_tokens or 0) + (vote.output_tokens or 0) for vote in paid)
-        count += len(votes)
-        models.update(vote.model for vote in votes)
-    return JudgeCost(answers=max(answers, counted), reused=reused, tokens=tokens, votes=count, models=tuple(sorted(models)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
-from mlflow_adk_eval.analysis.stats.bound import chance_at_most, mean_at_least
 from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval, proportion_interval, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm, in_both
 from mlflow_adk_eval.analysis.stats.power import (
@@ -20,16 +18,12 @@ __all__ = [
     "Paired",
     "cases_needed",
     "cases_to_exclude",
-    "chance_at_most",
     "compare_paired",
     "detectable_drop",
     "detectable_rate_drop",
     "fewest_cases",
     "holm",
     "in_both",
-    "log_evidence",
-    "log_wealth",
-    "mean_at_least",
     "mean_interval",
     "proportion_interval",
     "rate_cases_needed",

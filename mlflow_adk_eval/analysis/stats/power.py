@@ -8,6 +8,7 @@ earlier run, repeated runs, or the scores of one run. `cases_needed` and `detect
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -146,10 +147,7 @@ def _fewest_with(enough: Callable[[int], bool], fewest: int) -> int:
     high = fewest
     while high < _MOST_CASES and not enough(high):
         fewest, high = high + 1, min(2 * high, _MOST_CASES)
-    while fewest < high:
-        middle = (fewest + high) // 2
-        fewest, high = (fewest, middle) if enough(middle) else (middle + 1, high)
-    return high
+    return bisect_left(range(high), True, lo=fewest, key=enough)  # noqa: FBT003 - what is looked for
 
 
 def _t_power(effect: float, cases: int, confidence: float) -> float:

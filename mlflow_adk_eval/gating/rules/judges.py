@@ -66,12 +66,10 @@ class JudgeTrust:
             return "the policy names no calibration"
         if measured.problems:
             return measured.problems[0]
-        params = self.run.evidence.params
-        config, keys = self.run.documents.config, judge_keys(params, criterion)
-        problems = calibration_problems(measured.calibration, params, criterion, config, keys)
-        if problems:
+        params, config = self.run.evidence.params, self.run.documents.config
+        if problems := calibration_problems(measured.calibration, params, criterion, config, judge_keys(params, criterion)):
             return problems[0]
-        return "" if self.found(criterion).rates.labelled else f"the calibration has no labels for {criterion} as a whole"
+        return "" if self.found(criterion).labelled else f"the calibration has no labels for {criterion} as a whole"
 
     def found(self, criterion: str) -> Labelled:
         """Return what was measured, where there is no obstacle."""
@@ -95,17 +93,18 @@ class JudgeTrust:
         found, since = self.found(criterion), self.measured and self.measured.since
         numbers: list[str] = []
         for name in _MEASURES.values():
-            value, interval = getattr(found.rates, name), getattr(found.rates, f"{name}_interval")(self.confidence)
+            value, interval = found.measure(name, self.confidence)
             bounds = f" [{interval[0]:z.2f}–{interval[1]:z.2f}]" if interval else ""
             numbers.append(f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}")
         when = f", given by {since:%Y-%m-%d}" if since else ""
         copied = (
             f"; people agree with every verdict, even the {found.split} with split votes: were the labels copied from the judge?"
-            if found.split >= _ALIKE_FROM and found.rates.agreement == 1
+            if found.split >= _ALIKE_FROM and found.agreement == 1
             else ""
         )
         changed = "".join(f"; since then, {change}" for change in self.since_labels(criterion))
-        return f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}{changed}"
+        judge = self.judge_of(criterion)
+        return f"{judge} was calibrated on {found.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}{changed}"
 
     def problems(self, demand: JudgeDemand | None, criterion: str) -> Iterator[str]:
         """Yield what is not met of what is demanded of the judge of a criterion, and of where its votes are from."""
@@ -126,8 +125,8 @@ class JudgeTrust:
         if since is None:
             yield f"{self.judge_of(criterion)} {_NEVER}, as far as is known: the calibration's runs were not looked up"
             return
-        if demand.labels is not None and found.rates.labelled < demand.labels:
-            yield f"{self.judge_of(criterion)} was calibrated on {found.rates.labelled} labelled verdicts, but the policy requires {demand.labels}"
+        if demand.labels is not None and found.labelled < demand.labels:
+            yield f"{self.judge_of(criterion)} was calibrated on {found.labelled} labelled verdicts, but the policy requires {demand.labels}"
         if demand.max_age is not None:
             what = f"{self.judge_of(criterion)} was calibrated on verdicts of {since:%Y-%m-%d %H:%M} UTC"
             if since > self.now + SKEW:
@@ -155,8 +154,7 @@ class JudgeTrust:
             yield f"{criterion}: {change}, and people labelled what it said before: calibrate on a run since then"
 
     def _too_low(self, criterion: str, name: str, least: float, *, bounds: bool) -> Iterator[str]:
-        rates, word = self.found(criterion).rates, _WORDS.get(name, name)
-        value, interval = getattr(rates, name), getattr(rates, f"{name}_interval")(self.confidence)
+        word, (value, interval) = _WORDS.get(name, name), self.found(criterion).measure(name, self.confidence)
         found = interval[0] if bounds and interval else value
         what = f"the lower bound of its {word} at {format_percent(self.confidence)}" if bounds else f"its {word}"
         if found is None:
