@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.runs.anchors import ANCHORS_PARAM
 from mlflow_adk_eval.runs.manifest import UNTIL_DECIDED
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ class RunRow:
     judges: str
     calls: int | None
     tokens: int | None
+    anchored: bool
+    """Whether it has anchors (`runs.anchors`)."""
     tags: Mapping[str, str]
     """Those that people gave it."""
 
@@ -124,6 +127,7 @@ def row_of(run: Any) -> RunRow:
         judges=params.get("adk_eval.judge_model", ""),
         calls=count("judge/calls"),
         tokens=count("judge/tokens"),
+        anchored=ANCHORS_PARAM in params,
         tags={name: value for name, value in tags.items() if not name.startswith(("mlflow.", "adk_eval."))},
     )
 

@@ -97,7 +97,7 @@ class Viewer:
         query = query_of(request)
         texts = Texts(self._secrets)
         given = {"t": texts, "query": query, "title": texts.line(title), "where": self.store.experiment or "", "run": None}
-        given |= {"chosen": self.baseline(), **context}
+        given |= {"chosen": self.baseline(), "judges_changed": self.store.changes, **context}
         html = pages.templates().get_template(template).render(given)
         return HTMLResponse(html.encode("utf-8", "replace"), status)
 

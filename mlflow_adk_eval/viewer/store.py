@@ -17,17 +17,18 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
+from mlflow_adk_eval.gating import drift as judging
 from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
-from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.report.findings import Causes, causes_of
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.listed import RunRow, listed_runs, row_of
-from mlflow_adk_eval.runs.manifest import Evidence
+from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion
 from mlflow_adk_eval.runs.stored_run import StoredCases
-from mlflow_adk_eval.store.reaching import reaching_mlflow
+from mlflow_adk_eval.store.reaching import DECIDING, reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Labelling
 from mlflow_adk_eval.tracking.compare import marked, run_of_examined
 from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
@@ -39,6 +40,8 @@ _FRESH_S = 5.0
 """For so long the list of runs is not read again, so that a filter need not wait for MLflow."""
 _MOST_OPEN = 6
 """As many runs stay in memory, and as many pairs of them."""
+_READ_ANCHORS_S = 2.0
+"""For so long a page reads anchors that no page has read before."""
 
 
 def greater_is_better(criterion: str) -> bool:
@@ -130,6 +133,48 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(one)
 
 
+@dataclass(frozen=True, slots=True)
+class JudgeChange:
+    """A change of a judge, with which runs are marked. It decides nothing."""
+
+    mark: str
+    """A few words for a chart or a list."""
+    said: str
+    """Sentences."""
+    criteria: frozenset[str]
+    """What the judge decides, by the keys in MLflow."""
+    since_run: str
+    later: Mapping[str, bool]
+    """By run in which the judge decided: whether it began after the change."""
+
+
+def _changes_in(listed: Sequence[judging.ListedRun], names: Mapping[str, str]) -> Iterator[JudgeChange]:
+    """Yield how judges changed between the runs of an experiment; `names`: what runs are called."""
+    for judge in dict.fromkeys(own.judge for one in listed if one.anchors for own in one.anchors.judges):
+        decided = [(one, own) for one in listed if (own := one.of(judge))]
+        criteria = frozenset(key_of_criterion(name) for _, own in decided for name in own.criteria)
+        for change in judging.history_of(listed, judge).changes:
+            what, since = f"{change.drift.direction} by about {abs(change.drift.size):.2g}", change.drift.since_run
+            became = f"The judge {judge} became {what} since {names.get(since, since)}. Scores before and after do not compare."
+            said = f"{became} {sum(len(own.anchors) for _, own in decided):,} answers were judged again."
+            yield JudgeChange(f"judge {what}", said, criteria, since, {one.run_id: one.started >= change.since for one, _ in decided})
+
+
+class _AnchorStore(MlflowStore):
+    """A store of whose runs the anchors are read once, and of which a page reads only what it has time for."""
+
+    def __init__(self, uri: str | None, known: dict[str, bytes | None]) -> None:
+        super().__init__(uri)
+        self._known, self._until = known, time.monotonic() + _READ_ANCHORS_S
+
+    def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
+        if run_id not in self._known:
+            if time.monotonic() > self._until:
+                raise TrackingError("the anchors take longer to read")
+            self._known[run_id] = super().artifact(run_id, path, *others)
+        return self._known[run_id]
+
+
 class RunStore:
     """The evaluations in an MLflow store, or in one of its experiments."""
 
@@ -142,6 +187,9 @@ class RunStore:
         self._begun: OrderedDict[str, tuple[RunRow, Evidence]] = OrderedDict()
         """What was read, and is still to be examined."""
         self._pairs: OrderedDict[tuple[str, float, str, float], Comparison] = OrderedDict()
+        self._anchors: dict[str, bytes | None] = {}
+        self._changes: tuple[dict[str, str], list[JudgeChange]] = {}, []
+        """And the names of the runs with anchors, by their ids."""
 
     @property
     def server(self) -> str:
@@ -173,6 +221,20 @@ class RunStore:
                 registry = registry_of(store.client)
             self._registry = self._rows[0], registry
         return registry
+
+    def changes(self) -> list[JudgeChange] | None:
+        """Return how judges changed, as far as runs have anchors; ``None``: these could not all be read yet."""
+        rows = [row for row in self.rows(fresh=False) if row.anchored]
+        names = {row.run_id: row.name for row in rows}
+        if self._changes[0] != names:
+            try:
+                with reaching_mlflow("Anchors could not be read", DECIDING):
+                    store = _AnchorStore(self.tracking_uri, self._anchors)
+                    listed = [judging.listed_runs(store, one, store.clock()) for one in {row.experiment_id for row in rows}]
+            except TrackingError:
+                return None
+            self._changes = names, [change for some in listed for change in _changes_in(some, names)]
+        return self._changes[1]
 
     def open(self, run_id: str, *, again: bool = False) -> OpenRun:
         """Return a run whose evidence is examined; `again`: also if it was examined before.

@@ -16,7 +16,7 @@ from mlflow_adk_eval.results.outcomes import reaches
 from mlflow_adk_eval.runs.listed import Number, RunRow
 from mlflow_adk_eval.viewer.listing import FACETS, lacking, moment
 from mlflow_adk_eval.viewer.query import Query, filtered
-from mlflow_adk_eval.viewer.store import greater_is_better
+from mlflow_adk_eval.viewer.store import JudgeChange, greater_is_better
 
 MOST_POINTS = 60
 """As many runs are shown, the latest."""
@@ -54,6 +54,11 @@ class Line:
     """From one run to the next."""
     bottom: str
     top: str
+
+    def crossed(self, change: JudgeChange) -> float | None:
+        """Return where a change of a judge comes between two of the runs; ``None``: nowhere, or the measure is not the judge's."""
+        before, after = ([one.x for one in self.points if change.later.get(one.row.run_id) is later] for later in (False, True))
+        return (before[-1] + after[0]) / 2 if before and after and self.name in (CASES, *change.criteria) else None
 
 
 def trend_page(rows: Sequence[RunRow], query: Query) -> dict[str, Any]:

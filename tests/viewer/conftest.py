@@ -53,9 +53,11 @@ def serving(uri: str, runs: dict[str, str], **options: str) -> Generator[View]:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        yield View(url_of(listener), uri, runs)
-        server.should_exit = True
-        thread.join()
+        try:
+            yield View(url_of(listener), uri, runs)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def steady(request: Request) -> Any:

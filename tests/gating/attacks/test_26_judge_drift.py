@@ -5,6 +5,7 @@ One store for all tests. Each decision reads it as it is then, so that tests tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,10 +22,14 @@ from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runs.anchors import Anchors, JudgeAnchors
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
-from mlflow_adk_eval.testing import answer_for
 from mlflow_adk_eval.tracking.client import open_store
+from mlflow_adk_eval.viewer import store as viewed
+from tests.judge.providers.gemini_kit import with_key
+from tests.judge.servers import Call, judging, serving
 from tests.mlflow_kit import copied
 from tests.tracking.small import eval_set, turn
+from tests.viewer.conftest import serving as viewing
+from tests.viewer.test_browser import CHROMIUM, FLAGS, SIZE, check_with_axe, cut_off
 
 MATCH = "final_response_match_v2"
 CONFIG = {"criteria": {MATCH: {"threshold": 0.5, "judge_model_options": {"num_samples": 1}}}, "anchors": 0.8}
@@ -32,17 +37,14 @@ SET = eval_set({f"case_{number:02}": [turn(f"question {number}", "good")] for nu
 RULES: dict[str, Any] = {"rules": {MATCH: {"min": 0.1, "max_drop": 0.3}}}
 
 
-class Judge:
-    """Passes half of all answers, and later all of them."""
+class Lenience:
+    """What the judge passes: half of all answers, and later all of them."""
 
-    model, address, lenient = "gemini-2.5-flash", "gemini-2.5-flash at Google", False
+    whole = False
 
-    async def ask(self, request: Any) -> Any:
-        poor = sha256(request.blocks["response"].encode()).digest()[0] % 2
-        return answer_for(request, "invalid" if poor and not self.lenient else "valid")
-
-    async def aclose(self) -> None:
-        """Have nothing to give back."""
+    def __call__(self, call: Call) -> str:
+        answer = re.findall(r"question \d+, as the \w+ \w+ says", call.text)[-1]
+        return "valid" if self.whole or sha256(answer.encode()).digest()[0] % 2 == 0 else "invalid"
 
 
 def first(text: str) -> str:
@@ -59,7 +61,7 @@ class History:
 
     uri: str
     runs: tuple[str, ...]
-    judge: Judge
+    judge: str
 
     def gate(self, run: int, demands: dict[str, Any] | None = None, **options: Any) -> Decision:
         policy = RULES | {"baseline": {"run": self.runs[2]}} | (demands or {})
@@ -67,21 +69,23 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def history(template: Path, tmp_path_factory: pytest.TempPathFactory) -> History:
-    folder, judge, runs = tmp_path_factory.mktemp("drift"), Judge(), list[str]()
+def history(template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    folder, lenience, runs = tmp_path_factory.mktemp("drift"), Lenience(), list[str]()
     uri = copied(template, folder)
     open_store(folder, experiment="drift")
-    for number in range(7):
-        judge.lenient = number > 4
-        agent = second if number > 3 else first
-        options: dict[str, Any] = {"experiment": "drift", "tracking_uri": uri, "ledger": False, "traces": False}
-        runs.append(adk_eval.evaluate(SET, agent, CONFIG, judge=judge, run_name=f"run {number + 1}", **options).run_id or "")
-    return History(uri, tuple(runs), judge)
+    with serving(judging(lenience)) as server, pytest.MonkeyPatch.context() as patch:
+        with_key(patch, server.url)
+        for number in range(7):
+            lenience.whole = number > 4
+            agent = second if number > 3 else first
+            options: dict[str, Any] = {"experiment": "drift", "tracking_uri": uri, "ledger": False, "traces": False}
+            runs.append(adk_eval.evaluate(SET, agent, CONFIG, run_name=f"run {number + 1}", **options).run_id or "")
+        yield History(uri, tuple(runs), f"gemini-test-001 at {server.url.removeprefix('http://')}")
 
 
 def test_without_a_demand_the_change_is_a_note(history: History) -> None:
     (told,) = (note for note in history.gate(6).notes if "became" in note)
-    assert told.startswith("the judge gemini-2.5-flash became more lenient by 0.")
+    assert told.startswith(f"the judge {history.judge} became more lenient by 0.")
     assert told.endswith(f"with run {history.runs[5]}")
     assert history.gate(3, {"judge": {"max_drift": 0.05}}).reasons == history.gate(3).reasons, "both runs are from before the change"
 
@@ -89,18 +93,55 @@ def test_without_a_demand_the_change_is_a_note(history: History) -> None:
 def test_a_comparison_across_the_change_says_so(history: History) -> None:
     found = {one.about: one for one in adk_eval.compare(history.runs[2], history.runs[6], tracking_uri=history.uri).differences}
     told = found[f"Verdicts of {MATCH}"]
-    assert told.before.startswith("before this change: the judge gemini-2.5-flash became more lenient by 0.")
+    assert told.before.startswith(f"before this change: the judge {history.judge} became more lenient by 0.")
     assert told.after.startswith("after this change: ")
     same = adk_eval.compare(history.runs[1], history.runs[2], tracking_uri=history.uri)
     assert not any(one.about.startswith("Verdicts") for one in same.differences)
 
 
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed; on Debian: apt-get install chromium")
+def test_the_viewer_marks_the_runs_before_and_after_the_change(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    from playwright.sync_api import sync_playwright
+
+    became = re.compile(rf"The judge {re.escape(history.judge)} became more lenient by about 0\.\d+ since run 6\. Scores before")
+    names = {f"run {number}": run_id for number, run_id in enumerate(history.runs, 1)}
+    with viewing(history.uri, names) as view, sync_playwright() as playwright:
+        page: Any = (
+            playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS).new_context(viewport=SIZE, base_url=view.url).new_page()
+        )
+        monkeypatch.setattr(viewed, "_READ_ANCHORS_S", -1.0)
+        page.goto("/")
+        assert page.get_by_text("It is not known yet whether a judge changed").is_visible()
+        monkeypatch.undo()
+        page.reload()
+        marked = page.locator("tr[data-row]").filter(has_text="judge more lenient by about 0.")
+        assert marked.locator("a.whole").all_text_contents() == ["run 6"]
+        for run, side in ((3, "before"), (6, "after")):
+            page.goto(f"/runs/{history.runs[run - 1]}")
+            told = page.locator("header .judge-changed").text_content()
+            assert became.match(told), told
+            assert told.endswith(f"This run came {side} the change.")
+        page.goto(f"/compare?run={history.runs[2]}&run={history.runs[6]}")
+        assert page.get_by_text(f"before this change: the judge {history.judge} became").first.is_visible()
+        page.goto("/trend")
+        assert became.match(page.locator(".judge-changed").text_content())
+        charts = page.locator("svg.trend")
+        for place in range(charts.count()):  # the cases passed and the criterion, both of the judge
+            line, points = charts.nth(place).locator("line.changed"), charts.nth(place).locator("circle")
+            at, xs = float(line.get_attribute("x1")), [float(points.nth(number).get_attribute("cx")) for number in range(7)]
+            assert xs[4] < at < xs[5]
+            assert "judge more lenient by about 0." in charts.nth(place).text_content()
+        assert charts.count() == 2
+        assert cut_off(page) == check_with_axe(page, SIZE["width"]) == []
+
+
 def test_with_a_demand_nothing_is_compared_across_the_change(history: History) -> None:
     decision = history.gate(6, {"judge": {"max_drift": 0.05}})
     assert decision.verdict == "undecided"
-    assert "has verdicts of final_response_match_v2 from the other side of a change: the judge gemini-2.5-flash" in decision.reasons[0]
+    assert f"has verdicts of final_response_match_v2 from the other side of a change: the judge {history.judge}" in decision.reasons[0]
     assert any("--reevaluate" in reason for reason in decision.reasons)
-    again = adk_eval.make_reevaluator(eval_set=SET, config=CONFIG, judge=history.judge, ledger=False, tracking_uri=history.uri)
+    again = adk_eval.make_reevaluator(eval_set=SET, config=CONFIG, ledger=False, tracking_uri=history.uri)
     fair = history.gate(6, {"judge": {"max_drift": 0.05}}, reevaluate=again)
     assert fair.passed, fair.reasons
     assert "evaluated again" in "; ".join(fair.reasons)
@@ -143,13 +184,13 @@ def each(**fields: Any) -> Callable[[JudgeAnchors], JudgeAnchors]:
     ("edit", "problem"),
     [
         (each(), ""),
-        (lambda _own: None, "leaves out the anchors of the judge gemini-2.5-flash, which its config asks for"),
+        (lambda _own: None, "leaves out the anchors of the judge {judge}, which its config asks for"),
         (
             lambda own: own.model_copy(update={"anchors": own.anchors[:3], "missing": ("overloaded",)}),
             "has only 3 of 19 anchors: overloaded",
         ),
         (each(asked_in="another"), "has 19 anchors for which another evaluation asked (another)"),
-        (each(turn=7), "has other anchors of the judge gemini-2.5-flash than the hash of its id chooses"),
+        (each(turn=7), "has other anchors of the judge {judge} than the hash of its id chooses"),
         (lambda own: own.model_copy(update={"previous": None}), "leaves out the anchors of the runs before it"),
         (
             lambda own: own.model_copy(update={"previous": own.previous.model_copy(update={"run_id": "0" * 32})}),
@@ -164,7 +205,7 @@ def each(**fields: Any) -> Callable[[JudgeAnchors], JudgeAnchors]:
 def test_anchors_that_were_arranged_are_named(edit: Any, problem: str, history: History) -> None:
     """Left out, made to fail, answered from the ledger, chosen, cut off."""
     found = with_own(history, edit).histories[MATCH].problems
-    assert any(problem in one for one in found) if problem else not found, found
+    assert any(problem.format(judge=history.judge) in one for one in found) if problem else not found, found
 
 
 def test_a_file_that_was_edited_is_not_believed(history: History) -> None:
