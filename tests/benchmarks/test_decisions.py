@@ -69,11 +69,9 @@ def test_a_run_until_decided_stops_where_the_gate_decides(monkeypatch: pytest.Mo
         rate = sum(value for (value,) in before.values()) / len(order)
         word, cases = deciding.betting([after[case][0] - before[case][0] for case in order], 2 * rate * (1 - rate), 0.05)
         for count in deciding.looks(len(order)):
-            values = [
-                Measured(values=one, greater_is_better=True, bounds=SHARE)
-                for one in (before, {case: after[case] for case in order[:count]})
-            ]
-            drop = drop_of(target, *values, "the baseline")
+            so_far = {case: after[case] for case in order[:count]}
+            then, now = (Measured(values=one, greater_is_better=True, bounds=SHARE) for one in (before, so_far))
+            drop = drop_of(target, then, now, "the baseline")
             assert drop
             ((check, _),) = look_at_drops([drop], Progress(order, frozenset(order[count:]), 1), {"": len(order) - count}, power=0.8)
             if check.verdict != "undecided" or count == len(order):
