@@ -148,7 +148,7 @@ class JudgeChange:
     """By run in which the judge decided: whether it began after the change."""
 
 
-def _changes_in(listed: Sequence[judging.ListedRun], names: Mapping[str, str]) -> Iterator[JudgeChange]:
+def _changes_in(listed: Sequence[judging.JudgedRun], names: Mapping[str, str]) -> Iterator[JudgeChange]:
     """Yield how judges changed between the runs of an experiment; `names`: what runs are called."""
     for judge in dict.fromkeys(own.judge for one in listed if one.anchors for own in one.anchors.judges):
         decided = [(one, own) for one in listed if (own := one.of(judge))]
@@ -163,16 +163,16 @@ def _changes_in(listed: Sequence[judging.ListedRun], names: Mapping[str, str]) -
 class _AnchorStore(MlflowStore):
     """A store of whose runs the anchors are read once, and of which a page reads only what it has time for."""
 
-    def __init__(self, uri: str | None, known: dict[str, bytes | None]) -> None:
+    def __init__(self, uri: str | None, known: dict[tuple[str, str], bytes | None]) -> None:
         super().__init__(uri)
         self._known, self._until = known, time.monotonic() + _READ_ANCHORS_S
 
     def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
-        if run_id not in self._known:
+        if (run_id, path) not in self._known:
             if time.monotonic() > self._until:
-                raise TrackingError("the anchors take longer to read")
-            self._known[run_id] = super().artifact(run_id, path, *others)
-        return self._known[run_id]
+                raise UsageError("the anchors take longer to read")  # not as if this run's were missing
+            self._known[run_id, path] = super().artifact(run_id, path, *others)
+        return self._known[run_id, path]
 
 
 class RunStore:
@@ -187,7 +187,7 @@ class RunStore:
         self._begun: OrderedDict[str, tuple[RunRow, Evidence]] = OrderedDict()
         """What was read, and is still to be examined."""
         self._pairs: OrderedDict[tuple[str, float, str, float], Comparison] = OrderedDict()
-        self._anchors: dict[str, bytes | None] = {}
+        self._anchors: dict[tuple[str, str], bytes | None] = {}
         self._changes: tuple[dict[str, str], list[JudgeChange]] = {}, []
         """And the names of the runs with anchors, by their ids."""
 
@@ -231,7 +231,7 @@ class RunStore:
                 with reaching_mlflow("Anchors could not be read", DECIDING):
                     store = _AnchorStore(self.tracking_uri, self._anchors)
                     listed = [judging.listed_runs(store, one, store.clock()) for one in {row.experiment_id for row in rows}]
-            except TrackingError:
+            except AdkEvalError:
                 return None
             self._changes = names, [change for some in listed for change in _changes_in(some, names)]
         return self._changes[1]
