@@ -121,7 +121,7 @@ def test_the_viewer_marks_the_runs_before_and_after_the_change(history: History,
             page.goto(f"/runs/{history.runs[run - 1]}")
             told = page.locator("header .judge-changed").text_content()
             assert became.match(told), told
-            assert told.endswith(f"This run came {side} the change.")
+            assert told.endswith(f"As far as can be estimated, this run came {side} the change.")
         page.goto(f"/compare?run={history.runs[2]}&run={history.runs[6]}")
         assert page.get_by_text(f"before this change: the judge {history.judge} became").first.is_visible()
         page.goto("/trend")
