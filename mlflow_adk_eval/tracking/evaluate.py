@@ -36,11 +36,9 @@ from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, select
 from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs
 from mlflow_adk_eval.evalset.models import canonical
 from mlflow_adk_eval.gating.named_runs import run_id_at
-from mlflow_adk_eval.gating.policy.load import load_policy
-from mlflow_adk_eval.gating.policy.model import Holdout
+from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate, ReevaluationRequest
-from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator, HoldoutRequest
 from mlflow_adk_eval.gating.rules.subset import held_out
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
@@ -69,6 +67,8 @@ from mlflow_adk_eval.tracking.until_decided import Rounds
 if TYPE_CHECKING:
     from mlflow.data.dataset import Dataset as MlflowDataset
     from mlflow.genai.datasets import EvaluationDataset
+
+    from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator, HoldoutRequest
 
     CasesSource: TypeAlias = EvalSetSource | MlflowDataset | EvaluationDataset
 
@@ -187,7 +187,11 @@ def _prepared(
     if agent is None and (agent := recording_beside(loaded, inputs)) is None:
         wanted = "a module with a root_agent, an ADK agent, a callable, the address of an agent, a recording or traces of MLflow"
         raise UsageError(f"agent: wanted {wanted}")
-    policy = None if (given := options.get("policy")) is None else load_policy(given)
+    policy: Policy | None = None
+    if (given := options.get("policy")) is not None:
+        from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - loads what calibrations need
+
+        policy = load_policy(given)
     if policy and policy.holdout:
         loaded, chosen = without_held_out(loaded, chosen, policy.holdout)
     if (failed := options.get("failed")) is not None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import accumulate, chain, product
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
@@ -18,12 +19,8 @@ from mlflow_adk_eval.agents.recordings import ConversationCache
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset import EvalCase, EvalSet, select
 from mlflow_adk_eval.evalset.models import SetDigest
-from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.policy.model import Policy
-from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch
 from mlflow_adk_eval.gating.registry import store_at
-from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Cases, CasesInMemory, Report
@@ -35,6 +32,10 @@ from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.runtime import each
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.gating.calibration import CheckedCalibration
+    from mlflow_adk_eval.gating.rules.comparable import Baseline
 
 _FIRST, _GROWTH = 20, 1.5
 Then = Callable[[Cases], Awaitable[None]]
@@ -149,6 +150,10 @@ class Rounds:
             baseline=baseline.name if baseline and planned.plan.pairwise else "",
             until_decided=self.so_far,
         )
+        # What decides is loaded only by who decides, so that other evaluations begin at once.
+        from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch  # noqa: PLC0415
+        from mlflow_adk_eval.gating.rules.decide import decide  # noqa: PLC0415
+
         run = examine(evidence_of_report(report))
         if self._compared is None:
             with store_at(self.tracking_uri) as store:
