@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
-from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.analysis.drift import PLANNED, Drift, anchors_to_find, changes_of
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import ConfigError, InputError, TrackingError, UsageError
@@ -189,6 +188,8 @@ class JudgedRun:
         """
         with suppress(InputError, ValueError):
             if text := self.store.artifact(self.run_id, CALIBRATION):
+                from mlflow_adk_eval.analysis.calibration.calibration import load_calibration  # noqa: PLC0415 - few runs have one
+
                 found = load_calibration(from_json(text))
                 mine = (one for one in found.labelled if one.run_id in (None, self.run_id) and found.sampled is None)
                 return frozenset((one.eval_id, one.run_index, one.invocation_index, one.criterion) for one in mine)

@@ -83,6 +83,8 @@ class Rounds:
             if self.max_runs > 1 and rule.max_drop is not None and measure in _SAME_RUNS:
                 raise UsageError(f"max_runs={self.max_runs}: max_drop of {measure} compares only runs with as many runs of each case")
         if self.policy.compares:
+            from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch  # noqa: PLC0415 - what decides is loaded by need
+
             with store_at(self.tracking_uri) as store:  # nothing is selected for a run that has no results
                 nothing = ExaminedRun(evidence=Evidence(run_id="", status="RUNNING"), problems=())
                 BaselineSearch(store=store, policy=self.policy, model=self.model)(nothing)
@@ -150,9 +152,8 @@ class Rounds:
             baseline=baseline.name if baseline and planned.plan.pairwise else "",
             until_decided=self.so_far,
         )
-        # What decides is loaded only by who decides, so that other evaluations begin at once.
-        from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch  # noqa: PLC0415
-        from mlflow_adk_eval.gating.rules.decide import decide  # noqa: PLC0415
+        from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch  # noqa: PLC0415 - as above
+        from mlflow_adk_eval.gating.rules.decide import decide  # noqa: PLC0415 - as above
 
         run = examine(evidence_of_report(report))
         if self._compared is None:
