@@ -35,9 +35,11 @@ AGENT_SOURCE = "agent_source.json"
 """The artifact with the files that the agent is made of. Its hash is that of the agent's source."""
 SOURCE_PARAM = "adk_eval.agent.source_sha256"
 """The parameter of a run and of a LoggedModel that says which source it is about."""
-_GITHUB = ("SERVER_URL", "REPOSITORY", "REF", "SHA", "WORKFLOW_REF", "RUN_ID", "RUN_ATTEMPT", "EVENT_NAME", "ACTOR")
-_GITLAB = ("SERVER_URL", "PROJECT_PATH", "COMMIT_REF_NAME", "COMMIT_SHA", "PIPELINE_ID", "JOB_ID")
-_CI = ("CI", *(f"GITHUB_{name}" for name in _GITHUB), "RUNNER_ENVIRONMENT", *(f"CI_{name}" for name in _GITLAB))
+_CI = (
+    *("CI", "GITHUB_SERVER_URL", "GITHUB_REPOSITORY", "GITHUB_REF", "GITHUB_SHA", "GITHUB_WORKFLOW_REF", "GITHUB_RUN_ID"),
+    *("GITHUB_RUN_ATTEMPT", "GITHUB_EVENT_NAME", "GITHUB_ACTOR", "RUNNER_ENVIRONMENT", "CI_SERVER_URL", "CI_PROJECT_PATH"),
+    *("CI_COMMIT_REF_NAME", "CI_COMMIT_SHA", "CI_PIPELINE_ID", "CI_JOB_ID"),
+)
 """What GitHub Actions and GitLab say of a job; none of it is secret."""
 
 

@@ -39,7 +39,8 @@ CONFIG = {
                 for name in ("polite", "short")
             ],
         },
-    }
+    },
+    "anchors": 0,  # a run that had ended is resumed as a new one, whose judge would judge answers of the former again
 }
 IN_FLIGHT = 3
 
