@@ -30,7 +30,7 @@ class Attempt:
     def __str__(self) -> str:
         """Return it as a decision calls it."""
         last = self.number % 10 if self.number % 100 not in (11, 12, 13) else 0
-        suffix = "thstndrd"[2 * last :][:2] or "th"
+        suffix = {1: "st", 2: "nd", 3: "rd"}.get(last, "th")
         where = "any eval set (the policy pins none by its digest)" if self.every_eval_set else "this eval set"
         return f"the {self.number}{suffix} attempt {'against this champion' if self.champion else 'without a champion'} on {where}"
 
