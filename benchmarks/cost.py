@@ -42,7 +42,7 @@ def steps(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the steps of an evaluation by name; each is to be done before the next is asked for."""
     import mlflow_adk_eval as adk_eval
     from mlflow_adk_eval.results.table import table_of
-    from mlflow_adk_eval.tracking import log_report
+    from mlflow_adk_eval.tracking.evaluate import log_report
 
     done: dict[str, Any] = {}
 

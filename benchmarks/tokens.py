@@ -73,9 +73,9 @@ def requests(name: str, prompt: str | None) -> list[list[tuple[str, str]]]:
     from mlflow_adk_eval.config.spec import CRITERIA as SPECS
     from mlflow_adk_eval.criteria.criterion import CaseRun
     from mlflow_adk_eval.errors import UsageError
-    from mlflow_adk_eval.evalset import EvalCase, Invocation
-    from mlflow_adk_eval.judge import JudgeResponse, VoteCollector
+    from mlflow_adk_eval.evalset.models import EvalCase, Invocation
     from mlflow_adk_eval.judge.question import ItemVerdict
+    from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 
     spec, found = SPECS[name], list[list[tuple[str, str]]]()
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mlflow_adk_eval import metrics, rapid_eval, scorers, spark, testing
-    from mlflow_adk_eval.agents import A2AAgent, OpenAIChatAgent, Recording, Session, load_recording
+    from mlflow_adk_eval.agents.functions import Session
+    from mlflow_adk_eval.agents.http.a2a import A2AAgent
+    from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent
     from mlflow_adk_eval.agents.http.http_agent import HttpError
-    from mlflow_adk_eval.agents.recordings import recording_of_report, save_recording
+    from mlflow_adk_eval.agents.recordings import Recording, load_recording, recording_of_report, save_recording
     from mlflow_adk_eval.analysis.calibration.bench import BenchError
     from mlflow_adk_eval.analysis.calibration.calibration import Calibration, CalibrationError, load_calibration
     from mlflow_adk_eval.analysis.calibration.labels import LabelError
@@ -32,18 +34,10 @@ if TYPE_CHECKING:
         TrackingError,
         UsageError,
     )
-    from mlflow_adk_eval.evalset import (
-        ConversationScenario,
-        EvalCase,
-        EvalSet,
-        Invocation,
-        eval_set_digest,
-        load_eval_set,
-        migrate,
-        write_eval_set,
-    )
     from mlflow_adk_eval.evalset.conversation import Ending
-    from mlflow_adk_eval.evalset.models import UserPersona
+    from mlflow_adk_eval.evalset.conversion import migrate
+    from mlflow_adk_eval.evalset.files import load_eval_set, write_eval_set
+    from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, Invocation, UserPersona, eval_set_digest
     from mlflow_adk_eval.evalset.rows import open_cases
     from mlflow_adk_eval.gating.api import Champion, audit, gate, load_champion, promote, rollback, verify
     from mlflow_adk_eval.gating.attested_files import export_attestation, verify_attestation
@@ -51,28 +45,32 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gating.policy.model import Policy
     from mlflow_adk_eval.gating.promotion.claim_log import ClaimLogError
     from mlflow_adk_eval.integrations.agent_functions import genai_data, model_fn, predict_fn
-    from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, Refused, Request, Unavailable
+    from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
+    from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
     from mlflow_adk_eval.ledger import CallCache
     from mlflow_adk_eval.results.decision import Check, Decision, GateFailed
     from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped, Vote
     from mlflow_adk_eval.results.report import Report
-    from mlflow_adk_eval.runner import record, score
     from mlflow_adk_eval.runner.arrow import write_parts
     from mlflow_adk_eval.runner.batches import Scoring, score_batch
+    from mlflow_adk_eval.runner.recordings import record, score
     from mlflow_adk_eval.signing.keys import make_key
-    from mlflow_adk_eval.tracking import aevaluate, evaluate, register, upload
+    from mlflow_adk_eval.tracking.agent_versions import register
     from mlflow_adk_eval.tracking.calibrate import calibrate, label_sheet
     from mlflow_adk_eval.tracking.capture import capture
     from mlflow_adk_eval.tracking.client import open_store
     from mlflow_adk_eval.tracking.compare import compare, power
     from mlflow_adk_eval.tracking.eval_set_datasets import pull_eval_set, push_eval_set
-    from mlflow_adk_eval.tracking.evaluate import make_holdout_evaluator, make_reevaluator
+    from mlflow_adk_eval.tracking.evaluate import aevaluate, evaluate, make_holdout_evaluator, make_reevaluator
     from mlflow_adk_eval.tracking.judge_bench import judge_bench
+    from mlflow_adk_eval.tracking.logged_run import upload
 
 _HOMES = {
-    "agents": ("A2AAgent", "OpenAIChatAgent", "Recording", "Session", "load_recording"),
+    "agents.functions": ("Session",),
+    "agents.http.a2a": ("A2AAgent",),
+    "agents.http.chat": ("OpenAIChatAgent",),
     "agents.http.http_agent": ("HttpError",),
-    "agents.recordings": ("recording_of_report", "save_recording"),
+    "agents.recordings": ("Recording", "load_recording", "recording_of_report", "save_recording"),
     "analysis.calibration.bench": ("BenchError",),
     "analysis.calibration.calibration": ("Calibration", "CalibrationError", "load_calibration"),
     "analysis.calibration.labels": ("LabelError",),
@@ -95,18 +93,10 @@ _HOMES = {
         "TrackingError",
         "UsageError",
     ),
-    "evalset": (
-        "ConversationScenario",
-        "EvalCase",
-        "EvalSet",
-        "Invocation",
-        "eval_set_digest",
-        "load_eval_set",
-        "migrate",
-        "write_eval_set",
-    ),
     "evalset.conversation": ("Ending",),
-    "evalset.models": ("UserPersona",),
+    "evalset.conversion": ("migrate",),
+    "evalset.files": ("load_eval_set", "write_eval_set"),
+    "evalset.models": ("ConversationScenario", "EvalCase", "EvalSet", "Invocation", "UserPersona", "eval_set_digest"),
     "evalset.rows": ("open_cases",),
     "gating.api": ("Champion", "audit", "gate", "load_champion", "promote", "rollback", "verify"),
     "gating.attested_files": ("export_attestation", "verify_attestation"),
@@ -114,23 +104,25 @@ _HOMES = {
     "gating.policy.model": ("Policy",),
     "gating.promotion.claim_log": ("ClaimLogError",),
     "integrations.agent_functions": ("genai_data", "model_fn", "predict_fn"),
-    "judge": ("Answer", "Budget", "JudgeOptions", "Refused", "Request", "Unavailable"),
+    "judge.protocol": ("Answer", "Refused", "Request", "Unavailable"),
+    "judge.setup": ("Budget", "JudgeOptions"),
     "ledger": ("CallCache",),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),
-    "runner": ("record", "score"),
     "runner.arrow": ("write_parts",),
     "runner.batches": ("Scoring", "score_batch"),
+    "runner.recordings": ("record", "score"),
     "signing.keys": ("make_key",),
-    "tracking": ("aevaluate", "evaluate", "register", "upload"),
+    "tracking.agent_versions": ("register",),
     "tracking.calibrate": ("calibrate", "label_sheet"),
     "tracking.capture": ("capture",),
     "tracking.client": ("open_store",),
     "tracking.compare": ("compare", "power"),
     "tracking.eval_set_datasets": ("pull_eval_set", "push_eval_set"),
-    "tracking.evaluate": ("make_holdout_evaluator", "make_reevaluator"),
+    "tracking.evaluate": ("aevaluate", "evaluate", "make_holdout_evaluator", "make_reevaluator"),
     "tracking.judge_bench": ("judge_bench",),
+    "tracking.logged_run": ("upload",),
 }
 _MODULES = ("metrics", "rapid_eval", "scorers", "spark", "testing")
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

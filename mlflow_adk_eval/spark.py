@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from uuid import uuid4
 
-from mlflow_adk_eval.agents import Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.conversations import TracedCases
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import RunError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.row_files import BATCH_CASES, ENDINGS, PARQUET
 from mlflow_adk_eval.evalset.rows import streamed
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
 from mlflow_adk_eval.ledger import ledger_source, opened
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Evaluation, Options
 from mlflow_adk_eval.runner.arrow import BATCH_ROWS, KEYED, RUNS, SCHEMA, Folder, keyed_traces, read_part, traced_runs, write_parts
 from mlflow_adk_eval.runner.batches import Scoring, check_ledger, taken
-from mlflow_adk_eval.runner.evaluation import Engine
+from mlflow_adk_eval.runner.evaluation import Engine, Evaluation, Options
 from mlflow_adk_eval.runner.keywords import SparkArgs, keywords, selected
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.parts import ACTUAL, CASES, CELLS, VOTES

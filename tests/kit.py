@@ -8,7 +8,8 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import (
     Content,
     ConversationScenario,
     EvalCase,
@@ -20,7 +21,6 @@ from mlflow_adk_eval.evalset import (
     InvocationEvents,
     Part,
 )
-from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"

@@ -7,16 +7,18 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Conversation, Recording
 from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored, Skipped
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, arun, run, score, wait
+from mlflow_adk_eval.runner.evaluation import Options, arun, run, wait
+from mlflow_adk_eval.runner.recordings import score
 from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 
 MATCH = config(RESPONSE)

@@ -15,10 +15,10 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.recordings import load_recording, recording_beside
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.conversion import write_cases
 from mlflow_adk_eval.evalset.files import open_inputs
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.rows import CasesInMemory, StreamedCases, open_cases, streamed
 from mlflow_adk_eval.results.outcomes import CaseResult

@@ -28,7 +28,7 @@ def imports(*, logging: bool) -> None:
 def load(folder: Path) -> Any:
     """Return the eval set and the recorded invocations by eval id."""
     from mlflow_adk_eval import load_eval_set
-    from mlflow_adk_eval.agents import load_recording
+    from mlflow_adk_eval.agents.recordings import load_recording
 
     eval_set, recording = load_eval_set(folder / EVAL_SET), load_recording(folder / ACTUAL)
     return eval_set, {eval_id: played[0].actual for eval_id, played in recording.runs.items()}

@@ -26,10 +26,9 @@ from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scen
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, foreign_code, shown
-from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation, Ending
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge import Judge
+from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Invocation, Json
+from mlflow_adk_eval.judge.protocol import Judge
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.redact import SHORTEST, redacted, secrets_of
 from mlflow_adk_eval.runtime import note, span
@@ -67,7 +66,7 @@ NO_USER = "this case has a conversation_scenario, but nothing simulates its user
 def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str, str]]:
     """Return a conversation as chat models take it, ``user`` last. A turn in which the agent was silent has no answer.
 
-    >>> from mlflow_adk_eval.evalset import Part
+    >>> from mlflow_adk_eval.evalset.models import Part
     >>> hi = Content(role="user", parts=(Part(text="Hi"),))
     >>> before = Invocation(user_content=hi, final_response=Content(parts=(Part(text="Hello!"),)))
     >>> chat_messages([before], hi)

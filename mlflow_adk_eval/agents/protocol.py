@@ -14,9 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 
 
 class Agent(Protocol):

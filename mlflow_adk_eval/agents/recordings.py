@@ -22,10 +22,10 @@ from pydantic_core import from_json, to_json, to_jsonable_python
 from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, EvalSetResult, Invocation, eval_set_digest, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
     Conversation,
+    EvalSetResult,
     Origin,
     RecordedCase,
     RecordedRun,
@@ -38,8 +38,8 @@ from mlflow_adk_eval.evalset.conversation import (
     parse_recorded,
     parse_result,
 )
-from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at
-from mlflow_adk_eval.evalset.models import Json, Model, canonical, canonical_json
+from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at, parse_eval_set, stem_of
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.ledger import CallCache

@@ -25,8 +25,9 @@ from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.agents.traces.conversations import recording_of_traces
 from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.errors import UsageError, did_you_mean, foreign_code, shown
-from mlflow_adk_eval.evalset import EvalSet, EvalSetResult
+from mlflow_adk_eval.evalset.conversation import EvalSetResult
 from mlflow_adk_eval.evalset.files import RowFiles, file_at
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.runtime import OBJECT
 
 TOKEN = "MLFLOW_ADK_EVAL_AGENT_TOKEN"  # noqa: S105 - the name of a variable

@@ -19,8 +19,7 @@ from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.evalset import ConversationScenario, EvalCase
-from mlflow_adk_eval.evalset.models import PERSONAS, canonical_json
+from mlflow_adk_eval.evalset.models import PERSONAS, ConversationScenario, EvalCase, canonical_json
 from mlflow_adk_eval.judge.client import CallResult
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer

@@ -21,9 +21,8 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, InjectionConfig
 from mlflow_adk_eval.criteria.alignment import json_equal
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, nearest
-from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Injection, InjectionKind
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import EvalSet, Json, canonical_json
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.text import listed
 

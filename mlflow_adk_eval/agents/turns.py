@@ -23,7 +23,8 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.conversation import json_of
+from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
     Content,
@@ -33,12 +34,12 @@ from mlflow_adk_eval.evalset import (
     Invocation,
     InvocationEvent,
     InvocationEvents,
+    Json,
+    Model,
     Part,
     Rubric,
     RubricContent,
 )
-from mlflow_adk_eval.evalset.conversation import json_of
-from mlflow_adk_eval.evalset.models import Json, Model
 from mlflow_adk_eval.evalset.parse import members, parse
 
 _EVENT, _INVOCATION = TypeAdapter(InvocationEvent), TypeAdapter(Invocation)

@@ -20,9 +20,8 @@ from mlflow_adk_eval.config.surroundings import UserSimulatorConfig, filled, pla
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
 from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
 from mlflow_adk_eval.evalset.conversation import Ending
-from mlflow_adk_eval.evalset.models import Model, UserBehavior, UserPersona
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Model, Part, UserBehavior, UserPersona
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
 from mlflow_adk_eval.text import listed

@@ -122,8 +122,8 @@ def validate_file(file: Path, customs: AbstractSet[str] = frozenset()) -> dict[s
     """
     from pydantic.alias_generators import to_snake  # noqa: PLC0415 - `--help` stays fast
 
-    from mlflow_adk_eval.evalset import parse_eval_set, stem_of  # noqa: PLC0415
     from mlflow_adk_eval.evalset.conversation import is_recording, is_result, parse_recorded, parse_result  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import parse_eval_set, stem_of  # noqa: PLC0415
     from mlflow_adk_eval.evalset.parse import decode, read_text  # noqa: PLC0415
 
     if file.suffix in _YAML:
@@ -244,10 +244,10 @@ def generate(  # noqa: PLR0913 - as many options
     check_output(output, force=force)
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.agents.scenarios import Wishes, generated_cases  # noqa: PLC0415
-    from mlflow_adk_eval.evalset import stem_of, write_eval_set  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415
     from mlflow_adk_eval.judge.setup import judge_setup  # noqa: PLC0415
     from mlflow_adk_eval.ledger import opened  # noqa: PLC0415
-    from mlflow_adk_eval.runner import wait  # noqa: PLC0415
+    from mlflow_adk_eval.runner.evaluation import wait  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
     subject, setup = resolve_agent(agent_path(agent)), judge_setup(**arguments(spending))
@@ -268,8 +268,7 @@ def generate(  # noqa: PLR0913 - as many options
 
 def _accept(named: str, *, as_json: bool) -> None:
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset import dump, select, split_selection, write_eval_set  # noqa: PLC0415
-    from mlflow_adk_eval.evalset.files import RowFiles, file_at  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import RowFiles, dump, file_at, select, split_selection, write_eval_set  # noqa: PLC0415  # noqa: PLC0415
 
     file, selected = split_selection(named)
     if isinstance(file_at(file), RowFiles):
@@ -320,7 +319,7 @@ def capture(
 
     The recorded behavior becomes the reference for later versions.
     """
-    from mlflow_adk_eval.evalset import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
     check_output(output, force=force)

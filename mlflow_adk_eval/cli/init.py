@@ -26,7 +26,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.agents import Agent
+    from mlflow_adk_eval.agents.protocol import Agent
 
 _AGENT = "agent.py"
 _MARKS = ("root_agent", "get_agent_async", "App(")
@@ -186,7 +186,7 @@ class _Project:
     def texts(self, eval_set: adk_eval.EvalSet) -> Iterator[str]:
         """Yield what is written to `paths`."""
         from mlflow_adk_eval.config.surroundings import filled  # noqa: PLC0415 - `--help` stays fast
-        from mlflow_adk_eval.evalset import dumps  # noqa: PLC0415
+        from mlflow_adk_eval.evalset.files import dumps  # noqa: PLC0415
 
         turns = [case.conversation or () for case in eval_set.eval_cases]
         said = (tuple((turn.user_text, turn.final_text) for turn in each) for each in turns)
@@ -333,7 +333,7 @@ def _reviewed(eval_set: adk_eval.EvalSet, recorded: AbstractSet[str], *, asks: b
 
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415
     from mlflow_adk_eval.analysis.comparison.causes import call_text  # noqa: PLC0415
-    from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
 
     screen, kept = console(), list[adk_eval.EvalCase]()
@@ -361,7 +361,7 @@ def _reviewed(eval_set: adk_eval.EvalSet, recorded: AbstractSet[str], *, asks: b
 
 def _edited(case: adk_eval.EvalCase) -> adk_eval.EvalCase:
     """Return a case with the answers that are typed, and without the calls that should not be expected."""
-    from mlflow_adk_eval.evalset import Content, Part  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.evalset.models import Content, Part  # noqa: PLC0415 - as above
 
     turns: list[adk_eval.Invocation] = []
     for turn in case.conversation or ():
@@ -376,7 +376,7 @@ def _edited(case: adk_eval.EvalCase) -> adk_eval.EvalCase:
 def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[adk_eval.EvalCase]:
     """Return a case for each example; what no answer is given for, the agent is asked."""
     from mlflow_adk_eval.agents.scenarios import case_ids  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset import Content, Part  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.models import Content, Part  # noqa: PLC0415
 
     cases: list[adk_eval.EvalCase] = []
     for eval_id, (question, answer) in zip(case_ids(question for question, _ in examples), examples, strict=True):

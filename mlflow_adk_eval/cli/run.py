@@ -241,7 +241,7 @@ def run(
 
 def _policy_beside(paths: str | list[str]) -> Path:
     """Return where `init` writes the policy: beside the first eval set."""
-    from mlflow_adk_eval.evalset import split_selection  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.files import split_selection  # noqa: PLC0415 - `--help` stays fast
 
     path = Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
     return (path if path.is_dir() else path.parent) / "gate.yaml"
@@ -365,7 +365,7 @@ def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | st
     """Return what the agent did in the run that ``runs:/ID`` names; the path of a file as it is."""
     if not source.startswith("runs:/"):
         return source
-    from mlflow_adk_eval.tracking import recording_of_run  # noqa: PLC0415 - files can be scored without MLflow
+    from mlflow_adk_eval.tracking.earlier_runs import recording_of_run  # noqa: PLC0415 - files can be scored without MLflow
 
     return recording_of_run(source.removeprefix("runs:/"), tracking_uri)
 

@@ -11,8 +11,20 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.spec import CustomMetricConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import EvalSet, load_eval_set, select
-from mlflow_adk_eval.evalset.files import DatasetInput, File, InMemory, Inputs, RowFiles, Several, merge, open_file, open_inputs
+from mlflow_adk_eval.evalset.files import (
+    DatasetInput,
+    File,
+    InMemory,
+    Inputs,
+    RowFiles,
+    Several,
+    load_eval_set,
+    merge,
+    open_file,
+    open_inputs,
+    select,
+)
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.rows import streamed
 
 ConfigSource = str | Path | Mapping[str, Any] | EvalConfig | None

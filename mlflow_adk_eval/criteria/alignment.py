@@ -8,7 +8,7 @@ from itertools import product, zip_longest
 from typing import Any, Literal
 
 from mlflow_adk_eval.errors import json_path, shown
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 
 MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
 """How strictly calls must match; ADK numbers them in this order."""

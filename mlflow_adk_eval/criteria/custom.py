@@ -16,7 +16,7 @@ import anyio.to_thread
 from mlflow_adk_eval.config.spec import CriterionSettings, CustomMetricConfig
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, foreign_code, shown
-from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 
 MetricFunction = Callable[..., Any]

@@ -16,8 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, Need
 from mlflow_adk_eval.criteria.criterion import CaseRun, missing_turns
-from mlflow_adk_eval.evalset import Invocation, InvocationEvents
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Invocation, InvocationEvents, Json
 from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, Skipped
 
 Measure = Callable[[Invocation], Outcome]

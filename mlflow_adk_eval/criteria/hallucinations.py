@@ -19,7 +19,7 @@ from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, tally, trivial
 from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
-from mlflow_adk_eval.evalset import IntermediateData, Invocation
+from mlflow_adk_eval.evalset.models import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import VotedItem

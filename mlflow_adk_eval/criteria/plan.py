@@ -13,7 +13,7 @@ from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
 from mlflow_adk_eval.criteria.rubrics import rubric_problem, unused_rubrics
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.text import Few
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from mlflow_adk_eval.criteria.rapid.messages import Rated
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 

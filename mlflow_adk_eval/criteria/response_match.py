@@ -13,7 +13,7 @@ from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.text import rouge_1, tokens
 from mlflow_adk_eval.criteria.transcript import content_text
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 

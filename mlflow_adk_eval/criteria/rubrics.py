@@ -29,7 +29,7 @@ from mlflow_adk_eval.criteria.transcript import (
     whole_conversation,
 )
 from mlflow_adk_eval.errors import did_you_mean, shown
-from mlflow_adk_eval.evalset import EvalCase, Invocation, Rubric
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem

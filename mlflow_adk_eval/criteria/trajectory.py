@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
 from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, trajectory_matches
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.evalset import FunctionCall, Invocation
+from mlflow_adk_eval.evalset.models import FunctionCall, Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Judged, Scored
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.models import (
     AppDetails,
     Content,
     FunctionCall,
@@ -23,9 +23,9 @@ from mlflow_adk_eval.evalset import (
     IntermediateData,
     Invocation,
     InvocationEvents,
+    Json,
     Part,
 )
-from mlflow_adk_eval.evalset.models import Json
 
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
 _FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}

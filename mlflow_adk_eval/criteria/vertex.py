@@ -32,10 +32,9 @@ from mlflow_adk_eval.criteria.judged_turns import (
     trivial,
 )
 from mlflow_adk_eval.criteria.transcript import Step, dialogue_text, final_text, json_text, steps, user_text, whole_conversation
-from mlflow_adk_eval.evalset import Content, IntermediateData, Invocation, Part
-from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote

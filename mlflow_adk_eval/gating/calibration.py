@@ -31,7 +31,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import Problem, TrackingError, UsageError
-from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.policy.model import AttestationPin
 from mlflow_adk_eval.judge.voting import early_verdict

@@ -17,12 +17,12 @@ from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, Span
 from mlflow.tracing import disable_notebook_display
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Conversation, Limits
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
-from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase, Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.runner.evaluation import conversation_with

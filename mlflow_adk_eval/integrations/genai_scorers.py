@@ -23,13 +23,12 @@ from mlflow.entities import Feedback, Trace
 from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.integrations.scoring import explained, scoring
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import JudgeArgs
+from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn

@@ -38,8 +38,7 @@ from mlflow_adk_eval.config.spec import (
 from mlflow_adk_eval.criteria.criterion import Planned
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import AdkEvalError, ConfigError, Problem, did_you_mean
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.models import Model
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Model
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSetup, judge_setup
 from mlflow_adk_eval.ledger import opened

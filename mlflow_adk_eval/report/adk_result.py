@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mlflow_adk_eval.config.spec import JudgedSettings
-from mlflow_adk_eval.evalset import EvalSetResult
 from mlflow_adk_eval.evalset.conversation import (
     FAILED,
     INFORMATIONAL,
@@ -15,6 +14,7 @@ from mlflow_adk_eval.evalset.conversation import (
     PASSED,
     ConversationOutcome,
     EvalCaseResult,
+    EvalSetResult,
     InvocationResult,
     MetricResult,
     outcome_of,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 from mlflow_adk_eval.text import format_number
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.evalset import Invocation
     from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
+    from mlflow_adk_eval.evalset.models import Invocation
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mlflow_adk_eval.config.eval_config import EvalConfig
-    from mlflow_adk_eval.evalset import EvalSet
     from mlflow_adk_eval.evalset.conversation import Conversation, Origin
+    from mlflow_adk_eval.evalset.models import EvalSet
     from mlflow_adk_eval.results.repeats import Repeats
     from mlflow_adk_eval.results.sequence import UntilDecided
     from mlflow_adk_eval.results.usage import JudgeUsage

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.text import counted
 
 SEQUENCE = "sequence.json"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.results.outcomes import (
     CaseResult,
     CriterionResult,

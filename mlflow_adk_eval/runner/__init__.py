@@ -5,26 +5,3 @@ set with one config before anything is paid for, and executing it turns each cas
 each turn and criterion) and all cells into a `Report`. `mlflow_adk_eval.tracking` puts a run in MLflow around an `Evaluation`; scorers,
 metrics and tests execute single cases with the same functions.
 """
-
-from mlflow_adk_eval.runner.evaluation import (
-    CaseExecutor,
-    Evaluation,
-    ExecutedCase,
-    Options,
-    arun,
-    run,
-    wait,
-)
-from mlflow_adk_eval.runner.recordings import record, score
-
-__all__ = [
-    "CaseExecutor",
-    "Evaluation",
-    "ExecutedCase",
-    "Options",
-    "arun",
-    "record",
-    "run",
-    "score",
-    "wait",
-]

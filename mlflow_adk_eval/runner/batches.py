@@ -27,12 +27,12 @@ from typing import NamedTuple
 
 from pydantic_core import from_json
 
-from mlflow_adk_eval.agents import Recording
-from mlflow_adk_eval.agents.recordings import StreamedRecording, recorded_run
+from mlflow_adk_eval.agents.recordings import Recording, StreamedRecording, recorded_run
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.errors import Problem, RunError, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, dumps
 from mlflow_adk_eval.evalset.conversation import RecordedRun, conversation_of, dumps_recorded
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.evalset.row_cases import CaseReader, CaseTexts
 from mlflow_adk_eval.evalset.row_files import Row

@@ -20,16 +20,16 @@ from typing import TypeVar
 
 import anyio
 
-from mlflow_adk_eval.agents import Agent, Conversation, LiveAgent, Recording
 from mlflow_adk_eval.agents.conversation import ConversationSetups, UserSource, conversation_setups, converse, described
-from mlflow_adk_eval.agents.recordings import ConversationCache, StreamedRecording, changed_cases
+from mlflow_adk_eval.agents.protocol import Agent, LiveAgent
+from mlflow_adk_eval.agents.recordings import ConversationCache, Recording, StreamedRecording, changed_cases
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import UsageError, foreign_code
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.conversation import Origin
+from mlflow_adk_eval.evalset.conversation import Conversation, Origin
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.evalset.rows import StreamedCases
 from mlflow_adk_eval.judge.session import JudgeSession

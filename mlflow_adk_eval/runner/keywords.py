@@ -16,8 +16,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar
 from mlflow_adk_eval.agents.conversation import UserSource
 from mlflow_adk_eval.agents.recordings import Recorded
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, LedgerSource
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeArgs, JudgeOptions, LedgerSource
 
 P = ParamSpec("P")
 R = TypeVar("R")

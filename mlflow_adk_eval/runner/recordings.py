@@ -6,17 +6,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
-from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import conversation_setups
-from mlflow_adk_eval.agents.recordings import Recorded, on, recording_beside, save_recording
+from mlflow_adk_eval.agents.protocol import Limits
+from mlflow_adk_eval.agents.recordings import Recorded, Recording, load_recording, on, recording_beside, save_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.criteria.plan import check_ids
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.conversation import Origin
+from mlflow_adk_eval.evalset.conversation import Conversation, Origin
 from mlflow_adk_eval.evalset.files import open_inputs
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.evalset.parse import no_rescanning
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeSource, judge_setup

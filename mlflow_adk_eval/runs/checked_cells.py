@@ -18,8 +18,8 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, case_outcome
 from mlflow_adk_eval.results.table import columns_of
 from mlflow_adk_eval.runs.parts import CELLS, VOTES, WHERE, case_columns, cell_columns

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical_json
 from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.redact import secret_values
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion

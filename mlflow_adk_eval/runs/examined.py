@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
-from mlflow_adk_eval.evalset.models import SetDigest
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.sequence import SEQUENCE, UntilDecided, read_sequence

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.evalset import EvalCase, dumps
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded, outcome_of
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote, case_outcome, reason_of, status_of
 from mlflow_adk_eval.results.table import VOTE_COLUMNS, columns_of, row_verdict

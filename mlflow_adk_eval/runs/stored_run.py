@@ -23,9 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import InputError, Problem
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedRun, conversation_of
-from mlflow_adk_eval.evalset.models import CasesElsewhere
+from mlflow_adk_eval.evalset.models import CasesElsewhere, EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.results.outcomes import (
     CaseResult,

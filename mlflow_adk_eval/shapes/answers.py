@@ -20,8 +20,7 @@ from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.turns import TurnLog, invocation_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
-from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, IntermediateData, Invocation, Part
-from mlflow_adk_eval.evalset.models import Json, Model
+from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, IntermediateData, Invocation, Json, Model, Part
 from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN
 
 USER = ("messages", "input", "query", "question", "prompt", "user_message", "message", "request", "text", "content")

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalCase, Invocation, dump
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import STEPS, Told, is_list, is_missing, messages_in, plain, said_beside, text_of, told_of
 from mlflow_adk_eval.shapes.rows import Row, is_case, row_of

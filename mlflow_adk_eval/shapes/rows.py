@@ -16,11 +16,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, Rubric, SessionInput
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Part, Rubric, SessionInput
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import Told, decoded_of, is_list, is_missing, object_of, plain, text_of, told_of, tool_uses
 

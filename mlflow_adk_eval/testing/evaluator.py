@@ -12,20 +12,21 @@ from typing import Any, Unpack
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.agents import Limits
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalFile, read_file
 from mlflow_adk_eval.errors import UsageError, foreign_code
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, FunctionCall, migrate, parse_eval_set
 from mlflow_adk_eval.evalset.conversation import TurnPair
-from mlflow_adk_eval.evalset.files import test_files
+from mlflow_adk_eval.evalset.conversion import migrate
+from mlflow_adk_eval.evalset.files import parse_eval_set, test_files
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, FunctionCall
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CaseResult, Scored, reason_of
 from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.runner import CaseExecutor, Evaluation, ExecutedCase, Options
+from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, ExecutedCase, Options
 from mlflow_adk_eval.runner.keywords import ConversationArgs, keywords, selected
 from mlflow_adk_eval.runtime import each
 from mlflow_adk_eval.testing.failure import conversation_lines, failure_of, kind_of, text_of

@@ -12,8 +12,8 @@ from typing import Literal
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.alignment import align, differences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
-from mlflow_adk_eval.evalset import FunctionCall
 from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.findings import why_of
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at

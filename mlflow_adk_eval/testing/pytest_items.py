@@ -15,7 +15,7 @@ from _pytest._io import TerminalWriter  # noqa: PLC2701 - nor what that is writt
 from mlflow_adk_eval.config.inputs import EvalFile, read_file
 from mlflow_adk_eval.errors import AdkEvalError, foreign_code
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.runner import ExecutedCase
+from mlflow_adk_eval.runner.evaluation import ExecutedCase
 from mlflow_adk_eval.testing.evaluator import Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of
 

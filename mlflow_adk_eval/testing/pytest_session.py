@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Agent, Limits
+from mlflow_adk_eval.agents.protocol import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import EvalFile, merge_files
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError, TrackingError
@@ -28,7 +28,7 @@ from mlflow_adk_eval.report.tally import CaseLine, case_line, causes_of_lines, f
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.results.usage import JudgeUsage, added
-from mlflow_adk_eval.runner import CaseExecutor, ExecutedCase, Options
+from mlflow_adk_eval.runner.evaluation import CaseExecutor, ExecutedCase, Options
 from mlflow_adk_eval.runtime import BACKGROUND, each, model_or_object
 from mlflow_adk_eval.testing.evaluator import Cases, Job, JobKey, renamed
 from mlflow_adk_eval.testing.failure import seen, text_of, votes_of

@@ -25,8 +25,7 @@ from mlflow_adk_eval.judge.voting import CellKey
 from mlflow_adk_eval.redact import message_of, secrets_of
 from mlflow_adk_eval.results.outcomes import reason_of
 from mlflow_adk_eval.results.report import Cases
-from mlflow_adk_eval.runner import Evaluation
-from mlflow_adk_eval.runner.evaluation import apply_criteria
+from mlflow_adk_eval.runner.evaluation import Evaluation, apply_criteria
 from mlflow_adk_eval.runs.anchors import Anchor, Anchors, CellId, EarlierCell, JudgeAnchors, anchor_of, judges_of
 from mlflow_adk_eval.runtime import gathered
 from mlflow_adk_eval.tracking.bundle import judge_params

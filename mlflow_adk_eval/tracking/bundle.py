@@ -32,8 +32,8 @@ from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest
-from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalSet, canonical_json, eval_set_digest
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
 from mlflow_adk_eval.judge.protocol import THIS_PROCESS

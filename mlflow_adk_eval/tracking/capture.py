@@ -13,7 +13,7 @@ from mlflow.tracing.client import TracingClient
 from mlflow_adk_eval.agents.traces.conversations import CASE, Redact, TracedConversation, cases_of, conversation_key, conversations_of
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.client import connect, every_trace, experiment_of

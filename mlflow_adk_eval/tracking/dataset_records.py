@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
-from mlflow_adk_eval.evalset.models import Json, canonical, canonical_json
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse, repeated
 from mlflow_adk_eval.shapes.records import CASE, EXPECTATIONS, record_of
 from mlflow_adk_eval.shapes.rows import row_of

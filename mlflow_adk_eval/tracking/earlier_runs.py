@@ -16,12 +16,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from mlflow_adk_eval.agents import Recording
-from mlflow_adk_eval.agents.recordings import CountedRuns, case_digest, recorded_run
+from mlflow_adk_eval.agents.recordings import CountedRuns, Recording, case_digest, recorded_run
 from mlflow_adk_eval.errors import InputError, TrackingError, UsageError
-from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Conversation, Origin, conversation_of, dumps_result
 from mlflow_adk_eval.evalset.conversion import write_cases
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.rows import CasesInMemory
 from mlflow_adk_eval.gating.named_runs import only_begun_with, run_id_of

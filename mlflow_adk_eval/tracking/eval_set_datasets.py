@@ -18,8 +18,8 @@ from mlflow.tracing.client import TracingClient
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import AdkEvalError, EvalSetError, Problem, TrackingError, UsageError, shown
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.files import DatasetInput
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow, retried
 from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.dataset_records import Changes, Stored, cases_of, changes, records_of

@@ -24,17 +24,16 @@ import anyio
 import anyio.to_thread
 from mlflow.entities import Dataset, Experiment
 
-from mlflow_adk_eval.agents import Agent, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent
-from mlflow_adk_eval.agents.recordings import ConversationCache, recording_beside
+from mlflow_adk_eval.agents.protocol import Agent, Limits
+from mlflow_adk_eval.agents.recordings import ConversationCache, Recording, load_recording, recording_beside
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import UNKNOWN, source_of
 from mlflow_adk_eval.config.eval_config import EvalConfig, endpoints_in, judged_criteria, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import AgentError, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, select
-from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs
-from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs, select
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical, eval_set_digest
 from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.registry import store_at
@@ -44,9 +43,8 @@ from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, opened
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.report import Cases, Report
-from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import engine_of
-from mlflow_adk_eval.runner.evaluation import Engine
+from mlflow_adk_eval.runner.evaluation import CaseExecutor, Engine, Evaluation, Options, wait
 from mlflow_adk_eval.runner.keywords import AgentArgs, EvaluateArgs, LogArgs, keywords, selected
 from mlflow_adk_eval.runs.anchors import ANCHORS
 from mlflow_adk_eval.runs.collect import InParts

@@ -25,7 +25,7 @@ from mlflow_adk_eval.gating.rules.measures import answers_of, flip_of
 from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.results.outcomes import CriterionResult, grouped, reason_of
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Table, from_table
 from mlflow_adk_eval.tracking.client import connect, experiment_of

@@ -31,7 +31,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelInput, M
 from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import AdkEvalError, AttestationError, TrackingError, UsageError
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.gating.attestation import EvaluatedAgent, evaluation_statement, path_of, sealed
 from mlflow_adk_eval.judge.family import self_preference

@@ -17,8 +17,8 @@ import anyio.to_thread
 
 from mlflow_adk_eval.agents.recordings import ConversationCache
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, select
-from mlflow_adk_eval.evalset.models import SetDigest
+from mlflow_adk_eval.evalset.files import select
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.decision import Decision

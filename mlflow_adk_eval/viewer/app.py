@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
-from mlflow_adk_eval.evalset import dumps
+from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.redact import command, redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
 from mlflow_adk_eval.runs.listed import RunRow, runs_before

@@ -12,7 +12,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.report import CasesInMemory, Report
 from mlflow_adk_eval.runs.checked_cells import TableReader

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.report.html.page import Texts, environment, hits
 from mlflow_adk_eval.report.html.report import case_views
 from mlflow_adk_eval.results.outcomes import CaseResult, explanation_of

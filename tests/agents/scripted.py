@@ -13,8 +13,8 @@ from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part, SessionInput
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Part, SessionInput
 
 Script = Callable[[LlmRequest], Sequence[types.Part] | LlmResponse | None]
 

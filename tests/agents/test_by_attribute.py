@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents import A2AAgent
 from mlflow_adk_eval.agents.functions import CallableAgent
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.agents.resolve import resolve_agent
 
 CODE = """
-from mlflow_adk_eval.agents import A2AAgent
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
 
 remote = A2AAgent("http://127.0.0.1:9/")
 named = "http://127.0.0.1:9/"

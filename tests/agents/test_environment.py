@@ -16,9 +16,9 @@ from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Tools
 from mlflow_adk_eval.agents.tool_environment import CaseTools, case_tools, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
-from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Conversation, Injection
-from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.evalset.models import EvalCase
+from mlflow_adk_eval.runner.evaluation import run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
 from tests.kit import case, cases, turn
 from tests.strategies import QUICK, objects

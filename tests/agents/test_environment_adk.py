@@ -17,15 +17,14 @@ from google.genai import types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.conversation import StaticUser, converse
-from mlflow_adk_eval.agents.protocol import ConversationSetup
+from mlflow_adk_eval.agents.protocol import ConversationSetup, Limits
 from mlflow_adk_eval.agents.tool_environment import case_tools
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation, Injection
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.environments import ERROR, ERROR_ANSWER, config_of, injecting
 from tests.agents.scripted import call, case_of, finals, llm, results, text, user_text
 from tests.strategies import QUICK

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from mlflow_adk_eval.agents.tool_environment import notes
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import Injection
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, FunctionCall, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult
 from tests.agents.environments import ERROR, config_of, injecting
 from tests.kit import call, case_result, turn

@@ -19,11 +19,11 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
-from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, play, results, text, user_text
 from tests.kit import RESPONSE, case, cases, config, turn
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents import load_recording
+from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.criteria.text import sentences
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

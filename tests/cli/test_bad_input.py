@@ -9,7 +9,9 @@ from hypothesis import given
 
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, Problem, UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, load_result, parse_eval_set
+from mlflow_adk_eval.evalset.conversation import load_result
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from tests.cli.bad_inputs import CASES, BadInput
 from tests.strategies import QUICK, damaged, eval_sets, legacy_cases, legacy_turns
 

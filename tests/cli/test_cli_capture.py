@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.evalset import load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
 from tests.cli.test_cli import invoke
 from tests.integrations.genai import QUIET, tracking
 from tests.mlflow_kit import copied

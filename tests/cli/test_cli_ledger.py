@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mlflow_adk_eval.cli.main import cli
-from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 
 

@@ -12,8 +12,8 @@ import pytest
 from click.testing import Result
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import dumps
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.cli.test_cli import invoke, written
 from tests.gating.gate_kit import TRAJECTORY, Lab, eval_set_of
 from tests.gating.promotion.test_baseline_search import ALL_BUT_ONE, NINE, POLICY, Scene

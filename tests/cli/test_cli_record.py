@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents import load_recording
+from mlflow_adk_eval.agents.recordings import load_recording
 from tests.cli.test_cli import invoke, written
 from tests.kit import turn_json
 from tests.mlflow_kit import opened

@@ -12,7 +12,8 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.scenarios import GENERATED
-from mlflow_adk_eval.evalset import EvalSet, load_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet
 from tests.cli.test_cli import EXPECTED, invoke, written
 from tests.judge.servers import gemini_answer, gemini_error, replies, serving
 from tests.mlflow_kit import copied

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import ConfigError
-from mlflow_adk_eval.evalset import load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.cli.shop_agent import adk_agent

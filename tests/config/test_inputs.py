@@ -11,9 +11,9 @@ import pytest
 from mlflow_adk_eval.config.eval_config import default_config, load_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
-from mlflow_adk_eval.evalset import dump, write_eval_set
+from mlflow_adk_eval.evalset.files import dump, write_eval_set
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from tests.agents.environments import ERROR, injecting
 from tests.kit import RESPONSE, TRAJECTORY, case, cases, scenario, turn
 

@@ -16,7 +16,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY
-from mlflow_adk_eval.evalset import ConversationScenario, Invocation, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import ConversationScenario, Invocation
 
 base_llm = pytest.importorskip("google.adk.models.base_llm", reason="the extra [adk] is not installed")
 pytest.importorskip("google.adk.evaluation.final_response_match_v2", reason="this google-adk has no judged evaluators")

@@ -10,8 +10,8 @@ from anyio.lowlevel import checkpoint
 
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, result_of
-from mlflow_adk_eval.judge import JudgeResponse, Question, VoteCollector
-from mlflow_adk_eval.judge.question import ItemVerdict
+from mlflow_adk_eval.judge.question import ItemVerdict, Question
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import CriterionResult
 
 Says = Callable[[Question, int], Mapping[str | None, str | None]]

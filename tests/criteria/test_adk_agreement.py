@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, Planned, result_of
 from mlflow_adk_eval.criteria.text import tokens
-from mlflow_adk_eval.evalset import Content, Invocation, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import Content, Invocation
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.strategies import texts, turns
 from tests.kit import RESPONSE, TRAJECTORY, call, case, event, recorded, turn

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY, rubric_types
-from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part
-from mlflow_adk_eval.judge import JudgeResponse, Question, VoteCollector
-from mlflow_adk_eval.judge.question import ItemVerdict
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Part
+from mlflow_adk_eval.judge.question import ItemVerdict, Question
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,

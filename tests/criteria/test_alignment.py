@@ -14,7 +14,7 @@ from mlflow_adk_eval.criteria.alignment import (
     same_call,
     trajectory_matches,
 )
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from tests.kit import call
 from tests.strategies import json_values
 

@@ -219,7 +219,7 @@ def test_functions_that_do_not_tell_their_parameters_are_taken() -> None:
 
 
 def test_slow_functions_of_several_conversations_run_at_the_same_time() -> None:
-    from mlflow_adk_eval.runner import score
+    from mlflow_adk_eval.runner.recordings import score
 
     eval_set = cases(*(case(f"c{index}", turn()) for index in range(8)))
     report = score(eval_set, eval_set, config_of(f"{OURS}.sociable"))

@@ -6,7 +6,7 @@ import pytest
 
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.efficiency import SPECS, PerTurn, duration, inference_calls, token_usage, tool_calls
-from mlflow_adk_eval.evalset import Invocation
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.kit import call, event, recorded, run_of, turn
 

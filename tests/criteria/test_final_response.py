@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.criteria.final_response import NAME, FinalResponseMatch
-from mlflow_adk_eval.evalset import Content, Invocation
-from mlflow_adk_eval.judge import load_prompt
+from mlflow_adk_eval.evalset.models import Content, Invocation
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, Skipped
 from tests.criteria.judged_kit import Bench, judged
 from tests.kit import call, event, recorded, run_of, turn

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.hallucinations import Hallucinations, HallucinationsSettings
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
     Content,

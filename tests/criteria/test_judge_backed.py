@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, Criterion
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector

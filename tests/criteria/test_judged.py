@@ -19,7 +19,8 @@ from mlflow_adk_eval.criteria.judged_turns import (
     tally,
     trivial,
 )
-from mlflow_adk_eval.judge import JudgedItem, VotedItem
+from mlflow_adk_eval.judge.question import JudgedItem
+from mlflow_adk_eval.judge.voting import VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped, Vote
 from tests.kit import run_of, turn
 from tests.strategies import QUICK

@@ -18,12 +18,12 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA, RubricSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, result_of
-from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import JudgeResponse, Question, Request, VoteCollector
-from mlflow_adk_eval.judge.question import ItemVerdict
-from mlflow_adk_eval.judge.voting import Ask
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation
+from mlflow_adk_eval.judge.protocol import Request
+from mlflow_adk_eval.judge.question import ItemVerdict, Question
+from mlflow_adk_eval.judge.voting import Ask, JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CaseResult, CriterionResult, Errored, Judged, Outcome, Scored, Vote, mean
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.criteria.strategies import turns
 from tests.kit import case, case_result, cases, scenario, turn, turn_json

@@ -11,7 +11,7 @@ from mlflow_adk_eval.errors import ConfigError, JudgeError
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import Errored
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.kit import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 

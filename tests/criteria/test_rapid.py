@@ -18,10 +18,11 @@ from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rapid.computed import computed_score
 from mlflow_adk_eval.errors import ConfigError, UsageError
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation, write_eval_set
+from mlflow_adk_eval.evalset.files import write_eval_set
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.kit import call, case, cases, scenario, turn
 from tests.mlflow_kit import copied

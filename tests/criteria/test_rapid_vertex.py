@@ -14,12 +14,12 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Invocation
-from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, Invocation
 from mlflow_adk_eval.judge.hosts import host_of
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.tracking.bundle import settings_params
 from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error

@@ -12,7 +12,7 @@ from mlflow_adk_eval.config.spec import CriterionSettings
 from mlflow_adk_eval.criteria import text
 from mlflow_adk_eval.criteria.response_match import ResponseMatch
 from mlflow_adk_eval.criteria.text import rouge_1, stem, tokens
-from mlflow_adk_eval.evalset import Content, Invocation, Part
+from mlflow_adk_eval.evalset.models import Content, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.kit import message, run_of, turn
 from tests.profiles import examples

@@ -23,8 +23,8 @@ from mlflow_adk_eval.criteria.rubrics import (
     rubrics_of_turn,
     unused_rubrics,
 )
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, EvalCase, Invocation, Rubric
-from mlflow_adk_eval.judge import load_prompt
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, EvalCase, Invocation, Rubric
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.judged_kit import Bench, judged
 from tests.kit import call, case, event, recorded, scenario, turn

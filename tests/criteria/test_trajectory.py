@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectory, ToolTrajectorySettings
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.kit import call, event, recorded, run_of, turn
 

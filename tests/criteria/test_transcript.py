@@ -20,7 +20,7 @@ from mlflow_adk_eval.criteria.transcript import (
     tool_steps_text,
     tools_text,
 )
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
     Content,

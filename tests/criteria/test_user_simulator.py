@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.personas import persona_text, prebuilt_personas
 from mlflow_adk_eval.criteria.user_simulator import UserSimulatorQuality, UserSimulatorSettings
-from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, Invocation, InvocationEvent
-from mlflow_adk_eval.evalset.models import PERSONAS, UserPersona
+from mlflow_adk_eval.evalset.models import PERSONAS, ConversationScenario, EvalCase, Invocation, InvocationEvent, UserPersona
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped, mean

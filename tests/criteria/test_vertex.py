@@ -9,7 +9,7 @@ import pytest
 
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.vertex import conversation
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
     Content,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.evalset import Content, FunctionResponse, Invocation, InvocationEvent, Part, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import Content, FunctionResponse, Invocation, InvocationEvent, Part
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.criteria.vertex_kit import by_us, said, scores
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error, evaluating, metric_of, row, said_in, verdict

@@ -8,9 +8,9 @@ import anyio
 
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply
-from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.client import JudgeClient
 from mlflow_adk_eval.judge.providers.vertex import VertexService
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.results.outcomes import CriterionResult, Scored
 from tests.judge.providers.vertex_server import client_of

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set, write_eval_set
 from mlflow_adk_eval.evalset.conversation import dumps_result, parse_result
+from mlflow_adk_eval.evalset.conversion import migrate
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set, parse_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from tests.evalset.test_result import METRIC, result_of
 from tests.strategies import QUICK, damaged, eval_sets, invocations, legacy_cases, legacy_turns
 

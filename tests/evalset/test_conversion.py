@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, migrate
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded
-from mlflow_adk_eval.evalset.conversion import write_cases
+from mlflow_adk_eval.evalset.conversion import migrate, write_cases
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.rows import CasesInMemory, open_cases
 from tests.evalset.test_rows import TURN, Json, case, lines, run
 from tests.strategies import QUICK, eval_sets, invocations, objects

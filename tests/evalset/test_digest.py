@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.evalset import dumps, eval_set_digest, load_eval_set, migrate, parse_eval_set
+from mlflow_adk_eval.evalset.conversion import migrate
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from tests.strategies import QUICK, eval_sets, legacy_cases, legacy_turns, respelt
 
 

@@ -10,20 +10,10 @@ import pytest
 
 from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import (
-    EvalSet,
-    SessionInput,
-    eval_set_digest,
-    load_eval_set,
-    migrate,
-    parse_eval_set,
-    select,
-    split_selection,
-    stem_of,
-    write_eval_set,
-)
-from mlflow_adk_eval.evalset.files import merge
+from mlflow_adk_eval.evalset.conversion import migrate
+from mlflow_adk_eval.evalset.files import load_eval_set, merge, parse_eval_set, select, split_selection, stem_of, write_eval_set
 from mlflow_adk_eval.evalset.files import test_files as files_of
+from mlflow_adk_eval.evalset.models import EvalSet, SessionInput, eval_set_digest
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from tests.kit import turn_json
 

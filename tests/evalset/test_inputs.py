@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.files import File, InMemory, JsonFile, RowFiles, Several, file_at, open_file, open_inputs
+from mlflow_adk_eval.evalset.models import EvalSet
 
 EMPTY = EvalSet(eval_set_id="s", eval_cases=())
 

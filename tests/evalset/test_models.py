@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSet, IntermediateData, Invocation, InvocationEvents, dump, dumps, parse_eval_set
-from mlflow_adk_eval.evalset.models import UserPersona
+from mlflow_adk_eval.evalset.files import dump, dumps, parse_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, IntermediateData, Invocation, InvocationEvents, UserPersona
 from mlflow_adk_eval.evalset.parse import unknown_keys
 from tests.strategies import CARRIED, QUICK, USER_DATA, eval_sets, respelt
 

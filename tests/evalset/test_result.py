@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSetResult, load_result
-from mlflow_adk_eval.evalset.conversation import FAILED, PASSED, EvalCaseResult, dumps_result, parse_result
+from mlflow_adk_eval.evalset.conversation import FAILED, PASSED, EvalCaseResult, EvalSetResult, dumps_result, load_result, parse_result
 from tests.strategies import CARRIED, QUICK, USER_DATA, invocations, respelt
 
 TURN = {"user_content": {"role": "user", "parts": [{"text": "hi", "thought": None, "video_metadata": None}]}, "final_response": None}

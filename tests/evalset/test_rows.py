@@ -19,8 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSet, dumps, row_files
+from mlflow_adk_eval.evalset import row_files
 from mlflow_adk_eval.evalset.conversation import RecordedRun
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource, open_cases
 from tests.kit import Json, case_json, turn_json
 from tests.profiles import examples

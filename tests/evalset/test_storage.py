@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
 from mlflow_adk_eval.evalset.storage import EvalStorage, cases_of_scenarios
 from mlflow_adk_eval.report.adk_result import result_of
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from tests.kit import case, cases, turn
 
 SCENARIOS = [

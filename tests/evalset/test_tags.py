@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, parse_eval_set
+from mlflow_adk_eval.evalset.files import dumps, parse_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from tests.kit import turn_json
 
 TURN = turn_json("hi")

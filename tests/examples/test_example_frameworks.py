@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents.traces.conversations import invocations_of
-from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.evalset.files import dump
 from tests.agents.traces.framework_traces import FRAMEWORKS, recorded, traces_in
 
 PROJECT = Path(__file__).parents[2]

@@ -12,9 +12,10 @@ import pytest
 
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset import EvalCase, FunctionCall, Invocation, load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
+from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.runner.evaluation import run
 from tests.kit import turn_json
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "home_automation"

@@ -14,7 +14,7 @@ import pytest
 from mlflow_adk_eval import Report
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import load_inputs
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.judge.providers.gemini_kit import with_key
 from tests.judge.servers import Call, Reply, gemini_answer, serving
 

@@ -18,7 +18,7 @@ from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.kit import turn_json
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "travel_planner"

@@ -20,14 +20,14 @@ from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria, load_config
-from mlflow_adk_eval.evalset import EvalSet, Invocation, eval_set_digest
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation, eval_set_digest
 from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import key_of
-from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.runner.evaluation import run
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion
 from mlflow_adk_eval.runs.parts import SCHEMA, Part, PartWriter, dump_votes, parse_votes

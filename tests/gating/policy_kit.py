@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.calibration.calibration import settings_sha256
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import dumps, eval_set_digest, load_eval_set
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from tests.integrations.plugin_kit import configured_store
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
 

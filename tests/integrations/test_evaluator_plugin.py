@@ -13,7 +13,8 @@ import pytest
 
 from mlflow_adk_eval import EvalSet, evaluate, gate, score
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import dump, dumps, eval_set_digest
+from mlflow_adk_eval.evalset.files import dump, dumps
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.testing import ScriptedJudge, Unavailable
 from tests.integrations.plugin_kit import cold, configured_store
 from tests.mlflow_kit import Server

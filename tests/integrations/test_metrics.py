@@ -13,10 +13,11 @@ import pytest
 from mlflow_adk_eval import metrics, score
 from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import Invocation, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.integrations.scoring import scoring
-from mlflow_adk_eval.judge import JudgeOptions, Unavailable
-from mlflow_adk_eval.judge.protocol import Request
+from mlflow_adk_eval.judge.protocol import Request, Unavailable
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
 from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, turn

@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval import evaluate, metrics
-from mlflow_adk_eval.agents import Conversation, Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase, dump
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.integrations.agent_functions import model_fn
 from tests.integrations.classic import Evaluated, case_scores, evaluated, frame, tracked
 from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, turn, turn_json

@@ -17,7 +17,8 @@ from mlflow_adk_eval import evaluate, gate, load_config, metrics, score, scorers
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.errors import ConfigError
-from mlflow_adk_eval.evalset import Invocation, write_eval_set
+from mlflow_adk_eval.evalset.files import write_eval_set
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.results.outcomes import Judged, Scored
 from mlflow_adk_eval.testing import AgentEvaluator, evaluate_agent
 from tests.integrations.genai import QUIET, genai_store

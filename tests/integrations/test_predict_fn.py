@@ -10,9 +10,9 @@ import pytest
 from mlflow.entities import SpanType
 
 from mlflow_adk_eval import scorers
-from mlflow_adk_eval.agents import Session
+from mlflow_adk_eval.agents.functions import Session
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import write_eval_set
+from mlflow_adk_eval.evalset.files import write_eval_set
 from mlflow_adk_eval.integrations.agent_functions import genai_data, predict_fn
 from tests.agents.scripted import call, llm, results, text, user_text
 from tests.integrations.genai import QUIET, errors_of, genai_store, traces_of, values_of

@@ -10,7 +10,7 @@ from mlflow import MlflowClient
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.testing import ScriptedJudge
-from mlflow_adk_eval.tracking import evaluate
+from mlflow_adk_eval.tracking.evaluate import evaluate
 from mlflow_adk_eval.tracking.prompts import register_used_prompts
 from tests.mlflow_kit import copied, free_port
 from tests.tracking.small import expected_of, rooms

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import write_eval_set
+from mlflow_adk_eval.evalset.files import write_eval_set
 from tests.integrations import thirty
 from tests.integrations.genai import tracking
 
@@ -134,7 +134,7 @@ def of_run(run_id: str) -> Mapping[str, Scores]:
 
 def genai_rows(house: House) -> Mapping[str, Scores]:
     """``mlflow.genai.evaluate`` on what an agent did."""
-    from mlflow_adk_eval.agents import Conversation
+    from mlflow_adk_eval.evalset.conversation import Conversation
     from mlflow_adk_eval.shapes.records import outputs_of
 
     rows = [

@@ -11,11 +11,11 @@ from mlflow.entities import AssessmentSource
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval import scorers
-from mlflow_adk_eval.agents import Conversation
-from mlflow_adk_eval.evalset import EvalSet, Invocation
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation
 from mlflow_adk_eval.integrations.agent_functions import genai_data
-from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Request
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.shapes.records import outputs_of
 from mlflow_adk_eval.testing import Answer, ScriptedJudge, answer_for

@@ -16,7 +16,7 @@ from mlflow.genai.scorers import Scorer, get_scorer, list_scorers
 
 from mlflow_adk_eval import scorers
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.genai import QUIET, genai_store, tracking
 from tests.mlflow_kit import Server

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.evalset import EvalCase
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.integrations.scoring import RowScoring, explained, scoring
-from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.protocol import Refused, Unavailable
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.results.outcomes import Errored
 from mlflow_adk_eval.runtime import BACKGROUND
 from mlflow_adk_eval.shapes.rows import Row, row_of

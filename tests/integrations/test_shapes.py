@@ -13,7 +13,7 @@ from mlflow.types.responses import ResponsesAgentResponse
 from mlflow_adk_eval import metrics, scorers
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation
 from mlflow_adk_eval.integrations.agent_functions import predict_fn
 from mlflow_adk_eval.integrations.evaluator.evaluate import CaseTable, ModelAgent
 from mlflow_adk_eval.runtime import BACKGROUND

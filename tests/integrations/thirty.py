@@ -10,7 +10,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.agents.scripted import call, llm, results, text, user_text

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from mlflow_adk_eval.judge import Answer, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.runtime import gathered
 
 T = TypeVar("T")

@@ -9,23 +9,16 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.judge import (
-    Answer,
-    Block,
-    Budget,
-    JudgeOptions,
-    JudgeResponse,
-    Question,
-    Refused,
-    Request,
-    Unavailable,
-    load_prompt,
-)
 from mlflow_adk_eval.judge.client import JudgeClient
 from mlflow_adk_eval.judge.identity import Identity
+from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.protocol import Answer, Refused, Request, Unavailable
 from mlflow_adk_eval.judge.providers.resolve import resolve_judge
+from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.session import Voter
+from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
+from mlflow_adk_eval.judge.voting import JudgeResponse
 from tests.judge.answers_kit import Memory
 from tests.judge.voting_kit import question
 

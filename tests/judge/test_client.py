@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
+from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.results.usage import JudgeUsage
 from tests.judge.answers_kit import Memory

@@ -28,8 +28,11 @@ from mlflow_adk_eval.criteria.rubrics import (
     TrajectoryQuality,
     rubric_types,
 )
-from mlflow_adk_eval.evalset import EvalCase, Invocation
-from mlflow_adk_eval.judge import Block, JudgedItem, JudgeResponse, Question, Request, VoteCollector, load_prompt
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation
+from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.protocol import Request
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import JudgeResponse, VoteCollector
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.injections import DELIMITERS, INJECTIONS
 from tests.kit import turn_json

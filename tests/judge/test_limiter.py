@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.judge import Answer, NoAnswer, Unavailable
 from mlflow_adk_eval.judge.limiter import START, CallOutcome, ConcurrencyLimit, Limiter, Pace
+from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Unavailable
 from tests.judge.simulated import DOWN, Provider, all_of, between, simulated, sometimes
 from tests.strategies import QUICK
 

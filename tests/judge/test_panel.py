@@ -14,9 +14,9 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import VoteCollector
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.judge.voting import VoteCollector
 from mlflow_adk_eval.report.sentences import format_judge_usage
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.usage import JudgeUsage, added

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import Block, JudgedItem, Question, load_prompt
-from mlflow_adk_eval.judge.prompt import code_of
-from mlflow_adk_eval.judge.question import errors_of
+from mlflow_adk_eval.judge.prompt import Block, code_of, load_prompt
+from mlflow_adk_eval.judge.question import JudgedItem, Question, errors_of
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.judge.voting_kit import PROMPT, VALIDITY, question
 

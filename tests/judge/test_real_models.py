@@ -11,10 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.judge import JudgedItem, Question, VoteCollector
 from mlflow_adk_eval.judge.protocol import Answer
+from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.session import read_verdicts
 from mlflow_adk_eval.judge.user_model import UserMessage, user_message_of
+from mlflow_adk_eval.judge.voting import VoteCollector
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.judge.test_asking import Scripted, voter
 from tests.judge.voting_kit import CELL, PROMPT

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.judge import VoteCollector
-from mlflow_adk_eval.judge.voting import early_verdict, needed
+from mlflow_adk_eval.judge.voting import VoteCollector, early_verdict, needed
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from tests.judge.voting_kit import CELL, Judge, decided, question, response
 

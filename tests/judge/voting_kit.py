@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import anyio
 import anyio.lowlevel
 
-from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, JudgeResponse, Prompt, Question, VoteCollector, VotingResult
-from mlflow_adk_eval.judge.question import ItemVerdict
+from mlflow_adk_eval.judge.prompt import Block, Prompt
+from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
+from mlflow_adk_eval.judge.voting import CellKey, JudgeResponse, VoteCollector, VotingResult
 
 CELL = CellKey(eval_id="case", run_index=0, invocation_index=1, criterion="final_response_match_v2")
 PROMPT = Prompt(name="final_response_match_v2", version="1", text="Data lies in blocks.")

@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from mlflow_adk_eval.judge import Answer, Budget, JudgeOptions
 from mlflow_adk_eval.judge.client import JudgeClient
+from mlflow_adk_eval.judge.protocol import Answer
+from mlflow_adk_eval.judge.setup import Budget, JudgeOptions
 from mlflow_adk_eval.judge.usage import BudgetLease, UsageTracker
 from mlflow_adk_eval.ledger import CallCache
 

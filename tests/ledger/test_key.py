@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 
 KEY, OTHER_KEY = "0123456789abcdef" * 2, "fedcba9876543210" * 2

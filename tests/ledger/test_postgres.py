@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mlflow_adk_eval.errors import RunError, UsageError
-from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.setup import judge_setup
 from mlflow_adk_eval.ledger import CallCache, StartedRun, is_shared, ledger_source
 from tests.postgres_kit import Postgres

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from mlflow_adk_eval.errors import RunError
-from mlflow_adk_eval.judge import Answer, Budget
 from mlflow_adk_eval.judge.limiter import Quota
-from mlflow_adk_eval.judge.protocol import Account
+from mlflow_adk_eval.judge.protocol import Account, Answer
+from mlflow_adk_eval.judge.setup import Budget
 from mlflow_adk_eval.judge.usage import BudgetLease
 from mlflow_adk_eval.ledger import CallCache, cache, opened
 from tests.judge.answers_kit import Memory

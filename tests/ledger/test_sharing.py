@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import Answer
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.ledger import CallCache, StartedRun, cache
 
 WORKER = Path(__file__).with_name("sharing_worker.py")

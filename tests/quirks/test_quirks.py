@@ -14,14 +14,17 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents import Conversation, Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import load_config, parse_config
 from mlflow_adk_eval.config.inputs import load_inputs
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
-from mlflow_adk_eval.evalset import InvocationEvents, dumps, load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dumps, load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.models import InvocationEvents
 from mlflow_adk_eval.results.outcomes import CaseResult, Errored, Scored
-from mlflow_adk_eval.runner import Options, run, score
+from mlflow_adk_eval.runner.evaluation import Options, run
+from mlflow_adk_eval.runner.recordings import score
 from tests.criteria.test_adk_agreement import by_adk, by_us, scores
 from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, config, event, recorded, scenario, turn
 

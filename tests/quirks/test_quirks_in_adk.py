@@ -10,8 +10,9 @@ from typing import Any
 import anyio
 import pytest
 
-from mlflow_adk_eval.evalset import EvalCase, dump
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase
+from mlflow_adk_eval.runner.recordings import score
 from tests.kit import RESPONSE, case, cases, turn
 
 pytestmark = [

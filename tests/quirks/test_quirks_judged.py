@@ -14,21 +14,12 @@ import pytest
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY, rubric_types
 from mlflow_adk_eval.errors import ConfigError, JudgeError
-from mlflow_adk_eval.evalset import (
-    AgentDetails,
-    AppDetails,
-    Content,
-    EvalCase,
-    FunctionResponse,
-    IntermediateData,
-    Invocation,
-    Part,
-    parse_eval_set,
-)
-from mlflow_adk_eval.judge import JudgeOptions
+from mlflow_adk_eval.evalset.files import parse_eval_set
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, Content, EvalCase, FunctionResponse, IntermediateData, Invocation, Part
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable
 from tests.judge.providers.gemini_kit import empty_environment, with_key
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, evaluating, row

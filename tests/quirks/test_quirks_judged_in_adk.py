@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, TOOL_USE, TRAJECTORY
-from mlflow_adk_eval.evalset import Content, ConversationScenario, FunctionResponse, IntermediateData, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, FunctionResponse, IntermediateData
 from tests.criteria.adk_judge import (
     HALLUCINATIONS,
     MATCH,

@@ -12,8 +12,8 @@ from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.criteria.final_state import FinalStateSettings
 from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
-from mlflow_adk_eval.evalset import Rubric
 from mlflow_adk_eval.evalset.conversation import Origin
+from mlflow_adk_eval.evalset.models import Rubric
 from mlflow_adk_eval.report.html.compare import compare_html
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored
 from mlflow_adk_eval.results.report import Report

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval import score
-from mlflow_adk_eval.agents import load_recording
+from mlflow_adk_eval.agents.recordings import load_recording
 from mlflow_adk_eval.evalset.conversation import dumps_result
 from mlflow_adk_eval.report.adk_result import result_of
 from tests.tracking.small import CONFIG, eval_set, expected_of, rooms, turn

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.evalset import EvalCase
-from mlflow_adk_eval.evalset.conversation import Ending, Injection, by_call, dumps_result
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, by_call, dumps_result
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.ci import exit_code
 from mlflow_adk_eval.report.console import report_view
@@ -24,7 +23,7 @@ from mlflow_adk_eval.report.tally import CaseLine, case_line
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from mlflow_adk_eval.testing.failure import failure_of, text_of
 from mlflow_adk_eval.testing.pytest_session import Results
 from tests.kit import call, case, cases, gone, scenario, turn

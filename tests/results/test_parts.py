@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.collect import InParts

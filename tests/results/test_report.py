@@ -25,7 +25,7 @@ from mlflow_adk_eval.results.outcomes import (
     reaches,
 )
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.runner.recordings import score
 from tests.kit import RESPONSE, TRAJECTORY, call, case, case_result, cases, config, turn
 
 SCORES = st.floats(-1e6, 1e6)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents import Conversation, Recording
+from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, Skipped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import (
@@ -21,7 +22,8 @@ from mlflow_adk_eval.results.table import (
     row_verdict,
     table_of,
 )
-from mlflow_adk_eval.runner import Options, run, score
+from mlflow_adk_eval.runner.evaluation import Options, run
+from mlflow_adk_eval.runner.recordings import score
 from tests.kit import RESPONSE, TRAJECTORY, call, case, cases, config, scenario, turn
 from tests.strategies import texts
 

@@ -18,16 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents import load_recording
-from mlflow_adk_eval.agents.recordings import recording_beside
+from mlflow_adk_eval.agents.recordings import load_recording, recording_beside
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import Problem
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.files import open_inputs
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.evalset.rows import open_cases, streamed
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runner.batches import BatchRow, Scoring, batches_of, engine_of, score_batch, taken
+from mlflow_adk_eval.runner.evaluation import CaseExecutor, Evaluation, Options, wait
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.stored_run import StoredRun, loaded
 from tests.kit import turn_json

@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner import evaluation as evaluation_module
 from mlflow_adk_eval.runs import collect

@@ -18,7 +18,8 @@ import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
 
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.gating.api import promote
-from mlflow_adk_eval.tracking import evaluate, register
+from mlflow_adk_eval.tracking.agent_versions import register
+from mlflow_adk_eval.tracking.evaluate import evaluate
 from tests.tracking.small import CONFIG, rooms
 
 Task = dict[str, Any]

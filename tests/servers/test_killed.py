@@ -16,7 +16,7 @@ from tests.servers.proxy import Fault, Request
 
 pytestmark = pytest.mark.slow
 JOB = """
-from mlflow_adk_eval.tracking import evaluate
+from mlflow_adk_eval.tracking.evaluate import evaluate
 from tests.tracking.small import CONFIG, expected_of, rooms
 
 evaluate(rooms(), expected_of(rooms()), CONFIG, experiment="killed", tracking_uri={uri!r})

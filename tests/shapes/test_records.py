@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mlflow_adk_eval.agents import Conversation
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalCase, Invocation
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation
 from mlflow_adk_eval.shapes.records import (
     EXPECTATIONS,
     case_of,

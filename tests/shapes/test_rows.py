@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalCase, FunctionCall, Invocation, SessionInput
+from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation, SessionInput
 from mlflow_adk_eval.shapes.answers import is_missing
 from mlflow_adk_eval.shapes.rows import CALLS, CELLS, MADE, RESPONSE, Row, row_of
 from tests.kit import message, turn_json

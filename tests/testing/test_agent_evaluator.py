@@ -24,7 +24,7 @@ from google.adk.evaluation.evaluator import EvaluationResult, PerInvocationResul
 from google.adk.models.llm_request import LlmRequest
 
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, UsageError
-from mlflow_adk_eval.evalset import load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
 from mlflow_adk_eval.testing import AgentEvaluator, ScriptedJudge, evaluate_agent
 from tests.agents.scripted import call, llm, ping, results, text, user_text
 from tests.kit import turn_json

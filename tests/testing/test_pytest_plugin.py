@@ -363,7 +363,7 @@ class TestMlflow:
         from mlflow import MlflowClient
 
         from mlflow_adk_eval.config.inputs import load_inputs
-        from mlflow_adk_eval.evalset import eval_set_digest
+        from mlflow_adk_eval.evalset.models import eval_set_digest
 
         store = f"sqlite:///{project / 'mlflow.db'}"
         (project / "evals" / "more.test.json").write_text(eval_set({"greet": EXPECTED["greet"], "again": EXPECTED["greet"]}, "more"))

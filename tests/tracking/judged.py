@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage

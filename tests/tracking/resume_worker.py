@@ -24,7 +24,7 @@ import scipy.stats  # noqa: F401
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import main as cli
-from mlflow_adk_eval.tracking import evaluate
+from mlflow_adk_eval.tracking.evaluate import evaluate
 
 CALLS = "agent_calls.txt"
 """Holds a line for each call of the agent."""

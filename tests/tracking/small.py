@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.evalset import EvalSet, Invocation
-from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails
+from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, EvalSet, Invocation
 from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
 from tests.kit import case_json, eval_set_json, turn_json
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import InputError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, load_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.tracking.capture import capture
 from tests.agents.traces.traced import Traced, copy_of, traced
 from tests.integrations.genai import QUIET, tracking

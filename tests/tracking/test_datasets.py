@@ -18,9 +18,8 @@ from mlflow import MlflowClient
 from mlflow.genai.datasets import EvaluationDataset, create_dataset, get_dataset
 
 from mlflow_adk_eval.errors import EvalSetError, TrackingError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest, load_eval_set, parse_eval_set, write_eval_set
-from mlflow_adk_eval.evalset.files import DatasetInput, open_inputs
-from mlflow_adk_eval.tracking import evaluate
+from mlflow_adk_eval.evalset.files import DatasetInput, dumps, load_eval_set, open_inputs, parse_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.tracking.eval_set_datasets import (
     DIGEST,
     FIELDS,
@@ -30,6 +29,7 @@ from mlflow_adk_eval.tracking.eval_set_datasets import (
     pull_eval_set,
     push_eval_set,
 )
+from mlflow_adk_eval.tracking.evaluate import evaluate
 from tests.kit import turn_json
 from tests.mlflow_kit import Server, copied, free_port
 from tests.profiles import examples

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, eval_set_digest, load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set, parse_eval_set
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, eval_set_digest
 from mlflow_adk_eval.tracking.dataset_records import (
     Changes,
     Stored,

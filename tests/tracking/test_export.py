@@ -12,7 +12,9 @@ from click.testing import CliRunner
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.main import cli
-from mlflow_adk_eval.evalset import eval_set_digest, load_eval_set, load_result
+from mlflow_adk_eval.evalset.conversation import load_result
+from mlflow_adk_eval.evalset.files import load_eval_set
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.results.report import CasesInMemory
 from mlflow_adk_eval.runs import collect
 from mlflow_adk_eval.tracking import bundle

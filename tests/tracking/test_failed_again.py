@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest, select
+from mlflow_adk_eval.evalset.files import select
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from tests.kit import case, cases, turn
 from tests.mlflow_kit import copied
 
@@ -96,7 +97,7 @@ def test_what_cannot_be_run_again_is_refused_before_the_agent_is_called(store: s
 
 
 def test_rows_that_are_read_as_they_are_needed(store: str, earlier: str, tmp_path: Path) -> None:
-    from mlflow_adk_eval.evalset import dumps
+    from mlflow_adk_eval.evalset.files import dumps
 
     (tmp_path / "numbers.jsonl").write_text("".join(dumps(one, indent=None) for one in SET.eval_cases))
     report = adk_eval.evaluate(tmp_path / "numbers.jsonl", agent(), CONFIG, failed=earlier, experiment="numbers", tracking_uri=store)

@@ -14,7 +14,7 @@ from mlflow import MlflowClient
 
 from mlflow_adk_eval.analysis.calibration.bench import BenchError, asked_with, contender_of, judged_names, load_items
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.judge import Budget
+from mlflow_adk_eval.judge.setup import Budget
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, answer_for
 from mlflow_adk_eval.tracking.judge_bench import ANSWERS, RESULTS, JudgeBench, judge_bench

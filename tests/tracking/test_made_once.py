@@ -13,7 +13,7 @@ import pytest
 from mlflow_adk_eval import evaluate, score
 from mlflow_adk_eval.agents.conversation import conversation_setups
 from mlflow_adk_eval.criteria.plan import plan
-from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.integrations import scoring as scoring_module
 from mlflow_adk_eval.integrations.scoring import explained, scoring
 from mlflow_adk_eval.judge.session import JudgeSession

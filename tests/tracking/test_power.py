@@ -21,7 +21,7 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import run
+from mlflow_adk_eval.runner.evaluation import run
 from mlflow_adk_eval.tracking.client import experiment_id
 from mlflow_adk_eval.tracking.compare import CASE_PASS_RATE, Need, power
 from tests.gating.gate_kit import RESPONSE, TRAJECTORY, Lab, changed, eval_set_of, evidence_of, file_of, turn, with_artifact, with_table

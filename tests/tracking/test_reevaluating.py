@@ -11,12 +11,12 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.testing import ScriptedJudge
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import answering, eval_set, many, reevaluation_request, turn
 

@@ -10,7 +10,7 @@ import pytest
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError, UsageError
-from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import many, reevaluation_request
 

@@ -11,10 +11,10 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.evalset import EvalSet
 from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking import recording_of_run
+from mlflow_adk_eval.tracking.earlier_runs import recording_of_run
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import call, llm, results, text, user_text
 from tests.agents.users.user_kit import ENDS, in_order, says
@@ -229,7 +229,7 @@ def test_a_run_without_simulated_users_says_nothing_of_them(store: str) -> None:
 
 
 def test_a_report_that_is_logged_later_keeps_what_is_known_of_its_agent(store: str) -> None:
-    from mlflow_adk_eval.tracking import log_report
+    from mlflow_adk_eval.tracking.evaluate import log_report
 
     config = adk_eval.load_config({"criteria": {"response_match_score": 1}})
     report = adk_eval.score(cases(case("a", turn("yes"))), {"a": ["yes"]}, config)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.files import files_in
 from tests.mlflow_kit import Server, copied

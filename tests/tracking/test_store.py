@@ -10,8 +10,9 @@ import pytest
 from mlflow import MlflowClient
 
 from mlflow_adk_eval import TrackingError, UsageError, score
-from mlflow_adk_eval.tracking import evaluate, register
+from mlflow_adk_eval.tracking.agent_versions import register
 from mlflow_adk_eval.tracking.client import experiment_id, open_store
+from mlflow_adk_eval.tracking.evaluate import evaluate
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, expected_of, rooms
 

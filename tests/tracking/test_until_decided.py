@@ -12,7 +12,8 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, select
+from mlflow_adk_eval.evalset.files import select
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.comparable import Baseline

@@ -16,7 +16,7 @@ import pytest
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.agents.source import git_state
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from tests.kit import turn_json
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms
@@ -286,7 +286,7 @@ def registered(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     """A store with a registered model: one version made from a LoggedModel, one from something else."""
     from mlflow import MlflowClient
 
-    from mlflow_adk_eval.tracking import register
+    from mlflow_adk_eval.tracking.agent_versions import register
 
     folder = tmp_path_factory.mktemp("registered")
     store = copied(template, folder)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import Invocation, load_eval_set
+from mlflow_adk_eval.evalset.files import load_eval_set
+from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import Request, ScriptedJudge, answer_for
 from tests.analysis.calibrated import MATCH

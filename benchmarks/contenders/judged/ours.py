@@ -21,7 +21,7 @@ def imports() -> None:
 def judge(data: Any, judging: Judging) -> Cells:
     """Score without MLflow and without a ledger, so that every vote is asked for."""
     import mlflow_adk_eval as adk_eval
-    from mlflow_adk_eval.judge import JudgeOptions
+    from mlflow_adk_eval.judge.setup import JudgeOptions
 
     eval_set, actual = data
     options = JudgeOptions(max_concurrency=judging.in_flight, timeout_s=judging.timeout_s)

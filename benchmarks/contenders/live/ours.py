@@ -29,7 +29,7 @@ def load(folder: Path) -> Any:
 def converse(data: Any, at_once: int) -> Cells:
     """Have all conversations and score them."""
     from mlflow_adk_eval.config.eval_config import parse_config
-    from mlflow_adk_eval.runner import Options, run
+    from mlflow_adk_eval.runner.evaluation import Options, run
 
     eval_set, agent = data
     return ours.cells(run(eval_set, agent, parse_config(ours.CONFIG, "config"), Options(concurrency=at_once)))

@@ -34,9 +34,8 @@ from mlflow_adk_eval.agents.conversation import converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnRecord, model_call, plain, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0

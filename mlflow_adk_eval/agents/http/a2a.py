@@ -30,8 +30,7 @@ from mlflow_adk_eval.agents.http.http_agent import (
 from mlflow_adk_eval.agents.protocol import Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnLog
 from mlflow_adk_eval.errors import AgentError
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, canonical_json
 from mlflow_adk_eval.redact import cut
 
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")

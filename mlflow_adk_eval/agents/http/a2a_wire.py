@@ -21,9 +21,8 @@ from pydantic.alias_generators import to_camel
 from mlflow_adk_eval.agents.http.http_agent import HttpRequest
 from mlflow_adk_eval.agents.turns import TurnEvent, is_busy
 from mlflow_adk_eval.errors import AgentError
-from mlflow_adk_eval.evalset import Content
-from mlflow_adk_eval.evalset import Part as TurnPart
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Content, Json
+from mlflow_adk_eval.evalset.models import Part as TurnPart
 
 Action = Literal["send", "get", "cancel"]
 

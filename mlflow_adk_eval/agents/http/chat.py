@@ -20,8 +20,7 @@ from mlflow_adk_eval.agents.http.http_agent import HttpAgent, HttpRequest, requi
 from mlflow_adk_eval.agents.protocol import Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
-from mlflow_adk_eval.evalset import Content, EvalCase, FunctionCall, Invocation, Part
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part
 
 
 class _Function(BaseModel):

@@ -26,9 +26,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from mlflow_adk_eval.agents.conversation import converse
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, AgentSession, Limits, Tools
 from mlflow_adk_eval.errors import AgentError, UsageError, shown
-from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Conversation
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical_json
 from mlflow_adk_eval.judge.protocol import one_line, retry_after_s
 from mlflow_adk_eval.redact import SHORTEST, redacted, without_credentials
 

@@ -15,8 +15,17 @@ from typing import Any
 from mlflow_adk_eval.agents.traces.spans import ModelCall, Span, Trace, TracedTurn, decoded, error_of, model_call, spent, unreadable
 from mlflow_adk_eval.agents.turns import TurnEvent, is_busy, object_of, split_answer
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset import AgentDetails, AppDetails, Content, FunctionCall, FunctionResponse, Invocation, InvocationEvents, Part
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import (
+    AgentDetails,
+    AppDetails,
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    Invocation,
+    InvocationEvents,
+    Json,
+    Part,
+)
 
 _OPERATION, _AGENT = "gen_ai.operation.name", "gen_ai.agent.name"
 _CALL_ID, _TOOL = "gen_ai.tool.call.id", "gen_ai.tool.name"

@@ -23,7 +23,8 @@ from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
 from mlflow_adk_eval.agents.traces.manual import manual_turn, manual_turns, record_error, records, tells
 from mlflow_adk_eval.agents.traces.spans import RUN, Trace, TracedTurn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, foreign_code, shown
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import (
     Content,
     EvalCase,
     EvalSet,
@@ -36,7 +37,6 @@ from mlflow_adk_eval.evalset import (
     Part,
     SessionInput,
 )
-from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.text import listed, numbered
 

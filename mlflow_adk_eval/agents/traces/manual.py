@@ -29,7 +29,7 @@ from mlflow_adk_eval.agents.traces.spans import (
     usage_of,
 )
 from mlflow_adk_eval.agents.turns import object_of
-from mlflow_adk_eval.evalset import (
+from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
     Content,
@@ -39,9 +39,9 @@ from mlflow_adk_eval.evalset import (
     Invocation,
     InvocationEvent,
     InvocationEvents,
+    Json,
     Part,
 )
-from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import redacted, secrets_of
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset import Content, FunctionCall, FunctionResponse, Invocation, Part
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.runtime import OPERATION
 

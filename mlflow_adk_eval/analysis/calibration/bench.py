@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
 from mlflow_adk_eval.errors import InputError, JudgeError, Problem, did_you_mean
-from mlflow_adk_eval.evalset import EvalSet, Invocation
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 from mlflow_adk_eval.runtime import model_or_object
 

@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.hallucinations import HallucinationsSettings
 from mlflow_adk_eval.criteria.rubrics import rubric_types, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, Scored, Vote, explanation_of, grouped
 

@@ -16,8 +16,7 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CriterionSettings
 from mlflow_adk_eval.criteria.alignment import differences
-from mlflow_adk_eval.evalset import EvalSet
-from mlflow_adk_eval.evalset.models import SetDigest, canonical, canonical_json
+from mlflow_adk_eval.evalset.models import EvalSet, SetDigest, canonical, canonical_json
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote, grouped
 from mlflow_adk_eval.results.report import Cases, Report, criteria_of
 from mlflow_adk_eval.results.table import table_of

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from mlflow_adk_eval.analysis.comparison.runs import Row, Sides
 from mlflow_adk_eval.criteria.alignment import Step, align, differences, same_call
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
 from mlflow_adk_eval.results.table import cell_at
 

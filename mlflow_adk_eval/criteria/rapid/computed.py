@@ -17,7 +17,7 @@ from mlflow_adk_eval.criteria.alignment import align, json_equal
 from mlflow_adk_eval.criteria.rapid.messages import RequestError
 from mlflow_adk_eval.criteria.text import sentences, tokens, words
 from mlflow_adk_eval.errors import Problem
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.runtime import require_extra
 
 _FULL = 100.0

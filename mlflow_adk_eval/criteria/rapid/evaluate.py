@@ -14,10 +14,10 @@ from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, answer,
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge import CellKey, JudgeOptions
 from mlflow_adk_eval.judge.providers.vertex import Material
 from mlflow_adk_eval.judge.session import JudgeSession
-from mlflow_adk_eval.judge.setup import BudgetSource, JudgeSetup, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.judge.setup import BudgetSource, JudgeOptions, JudgeSetup, JudgeSource, LedgerSource, judge_setup
+from mlflow_adk_eval.judge.voting import CellKey
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runtime import BACKGROUND, each, gathered
 

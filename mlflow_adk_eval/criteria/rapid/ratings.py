@@ -9,7 +9,9 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge import Block, CellKey, JudgedItem, Question, VoteCollector, load_prompt
+from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.question import JudgedItem, Question
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.runtime import gathered
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.stats import in_both
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results.decision import Check

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy

@@ -17,7 +17,7 @@ from itertools import accumulate, chain, pairwise, takewhile
 
 from mlflow_adk_eval.analysis.stats import holm
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
-from mlflow_adk_eval.evalset import select
+from mlflow_adk_eval.evalset.files import select
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_exact, format_number, format_percent
 from mlflow_adk_eval.gating.rules.limits import Drop, Limit, check_drops

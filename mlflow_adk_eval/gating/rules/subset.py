@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy, Slice, Waiver
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report

@@ -13,7 +13,7 @@ from mlflow.data.pyfunc_dataset_mixin import PyFuncConvertibleDatasetMixin, PyFu
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from mlflow_adk_eval.evalset import EvalSet
+    from mlflow_adk_eval.evalset.models import EvalSet
 
 
 class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing of MLflow
@@ -45,7 +45,7 @@ class EvalSetSource(DatasetSource):  # type: ignore[misc]  # mypy sees nothing o
         from mlflow_adk_eval.config.eval_config import default_config  # noqa: PLC0415 - `import mlflow` must not load it
         from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
         from mlflow_adk_eval.errors import UsageError  # noqa: PLC0415
-        from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
+        from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
 
         if self._content is not None:
             return self._content
@@ -136,7 +136,7 @@ class EvalSetDataset(Dataset, PyFuncConvertibleDatasetMixin):  # type: ignore[mi
         """Return a row for each case: its id, what the user says (one text, or a list of them), and the case itself as the target."""
         from pandas import DataFrame  # noqa: PLC0415 - `import mlflow` need not wait for it here
 
-        from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
+        from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
 
         said = [[turn.user_text for turn in case.conversation or ()] for case in self.eval_set.eval_cases]
         return DataFrame(
@@ -171,7 +171,7 @@ def from_adk_evalset(path: "str | Path | EvalSet", name: str | None = None, dige
     """
     from mlflow_adk_eval.config.eval_config import default_config  # noqa: PLC0415 - `import mlflow` must not load it
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
-    from mlflow_adk_eval.evalset import dump  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
 
     eval_set, _ = load_inputs(path, default_config())  # a config beside the file is not looked at
     if isinstance(path, str | Path):

@@ -19,20 +19,21 @@ from mlflow.entities import Dataset
 from mlflow.models.evaluation.artifacts import JsonEvaluationArtifact, ParquetEvaluationArtifact, TextEvaluationArtifact
 from mlflow.models.evaluation.base import EvaluationArtifact, EvaluationResult
 
-from mlflow_adk_eval.agents import Agent, Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.conversation import NO_USER, described
-from mlflow_adk_eval.agents.recordings import Recorded
+from mlflow_adk_eval.agents.protocol import Agent, Limits
+from mlflow_adk_eval.agents.recordings import Recorded, Recording, load_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, foreign_code, shown
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, dump
-from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetTable
 from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
-from mlflow_adk_eval.runner import Options
+from mlflow_adk_eval.runner.evaluation import Options
 from mlflow_adk_eval.runner.keywords import AgentArgs, TraceLimit, selected
 from mlflow_adk_eval.runs.manifest import FOLDER
 from mlflow_adk_eval.runs.parts import PART_FOLDERS

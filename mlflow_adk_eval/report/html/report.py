@@ -21,9 +21,8 @@ from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, user_text
-from mlflow_adk_eval.evalset import FunctionCall, Invocation
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
-from mlflow_adk_eval.evalset.models import ConversationScenario
+from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
 from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share

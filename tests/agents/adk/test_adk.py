@@ -14,13 +14,14 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import ConfigError, UsageError
-from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
-from mlflow_adk_eval.runner import run, score
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, InvocationEvents, Part
+from mlflow_adk_eval.runner.evaluation import run
+from mlflow_adk_eval.runner.recordings import score
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
 from tests.kit import RESPONSE, case, cases, turn
 
@@ -69,7 +70,7 @@ def test_events_are_kept_in_adks_way() -> None:
 def test_adk_reads_what_we_make_of_a_turn() -> None:
     from google.adk.evaluation.eval_case import Invocation as AdkInvocation
 
-    from mlflow_adk_eval.evalset import dump
+    from mlflow_adk_eval.evalset.files import dump
 
     (turn,) = play(llm(ask_weather, tools=[weather], instruction="Be brief."), case_of("Bern")).actual
     read = AdkInvocation.model_validate(dump(turn))

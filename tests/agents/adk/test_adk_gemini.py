@@ -12,12 +12,12 @@ from google.adk.agents import LlmAgent
 from google.adk.models.llm_request import LlmRequest
 from google.genai import types
 
-from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.results.outcomes import Errored, Scored
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.adk.gemini_models import ONCE, Scripts, gemini_scripts
 from tests.agents.scripted import call, calls, case_of, echo, finals, llm, ping, play, results, text, user_text
 from tests.judge.providers.gemini_kit import KEY, MODEL

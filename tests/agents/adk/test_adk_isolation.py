@@ -18,11 +18,11 @@ from google.genai import types
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalCase
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.scripted import Scripted, call, calls, case_of, echo, finals, llm, ping, play, results, team, text, user_text
 from tests.kit import RESPONSE, case, cases, config, scenario, turn
 

@@ -20,8 +20,8 @@ from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
 
-from mlflow_adk_eval.agents import Limits
 from mlflow_adk_eval.agents.adk.agent import AdkAgent, load_adk_agent
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import source_of
 from mlflow_adk_eval.errors import AgentError, UsageError
@@ -404,7 +404,7 @@ def test_nothing_of_adk_reaches_the_terminal(project: Path) -> None:
             "main.py": """
                 import anyio, warnings
                 from mlflow_adk_eval.agents.adk.agent import load_adk_agent
-                from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
+                from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Part
                 agent = load_adk_agent("noisy")
                 warnings.warn("[EXPERIMENTAL] feature X is enabled.", UserWarning)
                 case = EvalCase(eval_id="c", conversation=(Invocation(user_content=Content(parts=(Part(text="hi"),))),))

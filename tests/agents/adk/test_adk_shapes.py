@@ -20,8 +20,9 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.evalset import Invocation, dump
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import Invocation
 from tests.agents.adk.gemini_models import gemini_scripts
 from tests.agents.scripted import Script, Scripted, call, case_of, echo, finals, llm, play, results, text, user_text
 

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents.conversation import StaticUser, converse
 from mlflow_adk_eval.agents.functions import CallableAgent, Session, named
 from mlflow_adk_eval.agents.protocol import ConversationSetup, Limits
-from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation, Injection
-from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json
 from tests.agents.functions.test_functions import case_of, play
 
 

@@ -13,8 +13,8 @@ import pytest
 from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Limits
-from mlflow_adk_eval.evalset import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
 
 
 def said(text: str) -> Content:

@@ -16,8 +16,8 @@ from mlflow_adk_eval import UsageError
 from mlflow_adk_eval.agents.functions import CallableAgent, Session, takes_session
 from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.evalset import IntermediateData, Invocation, InvocationEvents
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents
 from tests.agents.functions.test_functions import case_of, play, said
 
 CALL = {"author": "home", "content": {"role": "model", "parts": [{"function_call": {"id": "1", "name": "lamp", "args": {"on": True}}}]}}

@@ -10,8 +10,8 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent
-from mlflow_adk_eval.evalset import EvalCase, Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation
 from tests.judge.servers import Call, Reply
 
 CARD = "/.well-known/agent-card.json"

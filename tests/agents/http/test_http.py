@@ -10,13 +10,14 @@ import anyio
 import pytest
 
 from mlflow_adk_eval import AgentError, UsageError, score
-from mlflow_adk_eval.agents import A2AAgent, Limits, LiveAgent, OpenAIChatAgent
 from mlflow_adk_eval.agents.conversation import StaticUser, converse
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
+from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent
 from mlflow_adk_eval.agents.http.http_agent import HttpError, HttpRequest
-from mlflow_adk_eval.agents.protocol import ConversationSetup
+from mlflow_adk_eval.agents.protocol import ConversationSetup, Limits, LiveAgent
 from mlflow_adk_eval.agents.resolve import headers_of_environment, resolve_agent
-from mlflow_adk_eval.evalset import Content, EvalCase, EvalSet, Part
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Part
 from tests.agents.functions.test_function_tools import Environment
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import completion, echoing, had

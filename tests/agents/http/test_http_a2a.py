@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents import A2AAgent, Limits
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.agents.http.a2a_wire import ADK_EVENTS, Message, Task, answer_of, card_of, error_of, events_of
+from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
-from mlflow_adk_eval.evalset import Content, EvalCase, IntermediateData, Invocation, Part
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Content, EvalCase, IntermediateData, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in

@@ -14,7 +14,7 @@ import pytest
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.genai import types
 
-from mlflow_adk_eval.agents import A2AAgent
+from mlflow_adk_eval.agents.http.a2a import A2AAgent
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.agents.functions.test_functions import case_of

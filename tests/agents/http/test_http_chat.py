@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.agents import OpenAIChatAgent
-from mlflow_adk_eval.agents.http.chat import answer_of
+from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent, answer_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
-from mlflow_adk_eval.evalset import Content, EvalCase, Invocation, Part
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, completion, echoing, had, tool_call

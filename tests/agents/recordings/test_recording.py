@@ -8,13 +8,14 @@ import anyio
 import pytest
 from hypothesis import given
 
-from mlflow_adk_eval.agents import Conversation, Limits, Recording, load_recording
 from mlflow_adk_eval.agents.functions import CallableAgent
-from mlflow_adk_eval.agents.recordings import invocation_of
+from mlflow_adk_eval.agents.protocol import Limits
+from mlflow_adk_eval.agents.recordings import Recording, invocation_of, load_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import Content, EvalSetResult, FunctionCall, IntermediateData, Invocation, dump, write_eval_set
-from mlflow_adk_eval.evalset.conversation import parse_result
+from mlflow_adk_eval.evalset.conversation import Conversation, EvalSetResult, parse_result
+from mlflow_adk_eval.evalset.files import dump, write_eval_set
+from mlflow_adk_eval.evalset.models import Content, FunctionCall, IntermediateData, Invocation
 from tests.kit import call, case, cases, message, turn, turn_json
 from tests.strategies import invocations
 

@@ -16,17 +16,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.agents import Conversation, Recording, load_recording
-from mlflow_adk_eval.agents.recordings import ConversationCache, conversation_of, dumps_recording, recorded_run, recording_of_report
+from mlflow_adk_eval.agents.recordings import (
+    ConversationCache,
+    Recording,
+    conversation_of,
+    dumps_recording,
+    load_recording,
+    recorded_run,
+    recording_of_report,
+)
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.evalset.conversation import Ending, Injection, Origin, RecordedRun
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, Origin, RecordedRun
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, run, score
+from mlflow_adk_eval.runner.evaluation import Options, run
+from mlflow_adk_eval.runner.recordings import score
 from tests.agents.environments import ERROR, injecting
 from tests.agents.scripted import Script, call, llm, results, text
 from tests.kit import call as tool_call

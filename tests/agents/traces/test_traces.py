@@ -14,7 +14,8 @@ from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of, recording_of_traces
 from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.errors import InputError, UsageError
-from mlflow_adk_eval.evalset import EvalSet, Invocation, InvocationEvents, dump
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation, InvocationEvents
 from tests.profiles import examples
 from tests.tracking.small import eval_set, turn
 
@@ -305,7 +306,7 @@ def test_a_conversation_that_could_be_of_two_cases_is_an_error_of_both() -> None
 
 def test_a_conversation_of_no_case_is_named() -> None:
     from mlflow_adk_eval.config.eval_config import load_config
-    from mlflow_adk_eval.runner import run
+    from mlflow_adk_eval.runner.evaluation import run
 
     agent = resolve_agent([said("hello", "hi", "tr-1"), said("what?", "hm", "tr-2", session="s7")], eval_set=CASES)
     report = run(CASES, agent, load_config({"criteria": {"response_match_score": 0.5}}))

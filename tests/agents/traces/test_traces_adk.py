@@ -11,8 +11,9 @@ import pytest
 
 from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, conversations_of, invocations_of
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset import EvalCase, EvalSet, Invocation, dump
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from tests.agents.traces.traced import Traced, traced
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of
-from mlflow_adk_eval.evalset import EvalSet, dump
-from mlflow_adk_eval.runner import score
+from mlflow_adk_eval.evalset.files import dump
+from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.runner.recordings import score
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.agents.traces.framework_traces import FRAMEWORKS, recorded
 from tests.tracking.small import eval_set, turn

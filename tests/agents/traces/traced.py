@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.evalset import Invocation
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.models import Invocation
 
 MODES = {
     "content": {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY"},

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import anyio
 import pytest
 
-from mlflow_adk_eval.evalset import dump
+from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.testing import Answer
 from tests.agents.users.user_kit import STOP, ending, evaluated, in_order, player, result, said, says, scenario
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.judge import JudgeOptions
 from mlflow_adk_eval.judge.hosts import host_of
-from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.judge.setup import JudgeOptions, JudgeSetup
 from mlflow_adk_eval.judge.user_model import SCHEMA
 from mlflow_adk_eval.results.report import Report
 from tests.agents.users.user_kit import STOP, ending, evaluated, result, said, says, scenario

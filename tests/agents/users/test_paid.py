@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents.functions import Session
-from mlflow_adk_eval.judge import Budget
 from mlflow_adk_eval.judge.prompt import load_prompt
-from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.judge.setup import Budget, JudgeSetup
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.results.report import Report
@@ -223,8 +222,8 @@ def test_requests_without_an_answer_are_not_kept(tmp_path: Path) -> None:
 
 
 def test_a_resumed_evaluation_has_a_broken_conversation_anew_without_paying_its_user_again(store: str, tmp_path: Path) -> None:
-    from mlflow_adk_eval.evalset import EvalSet
-    from mlflow_adk_eval.tracking import evaluate
+    from mlflow_adk_eval.evalset.models import EvalSet
+    from mlflow_adk_eval.tracking.evaluate import evaluate
 
     user = player(says("one"), says("two"))
     broken = True

@@ -9,12 +9,11 @@ from typing import Any
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.evalset import ConversationScenario, EvalCase, EvalSet
-from mlflow_adk_eval.judge import JudgeOptions
-from mlflow_adk_eval.judge.setup import JudgeSetup
+from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet
+from mlflow_adk_eval.judge.setup import JudgeOptions, JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runner import Options, run
+from mlflow_adk_eval.runner.evaluation import Options, run
 from mlflow_adk_eval.testing import Answer, Request, ScriptedJudge
 
 STOP = "</finished>"

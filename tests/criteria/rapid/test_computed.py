@@ -23,7 +23,7 @@ from mlflow_adk_eval.criteria.rapid.computed import (
 )
 from mlflow_adk_eval.criteria.rapid.messages import RequestError, read_request
 from mlflow_adk_eval.criteria.text import sentences, tokens, words
-from mlflow_adk_eval.evalset import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall
 from tests.profiles import examples
 
 SCRIPTS = (

@@ -12,7 +12,7 @@ import pytest
 from mlflow_adk_eval import JudgeOptions
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.judge import Refused, Request
+from mlflow_adk_eval.judge.protocol import Refused, Request
 from mlflow_adk_eval.rapid_eval import RequestError, aevaluate_instances, evaluate_instances
 
 JUDGED = [metric for metric in RAPID_METRICS.values() if metric.kind == "judged"]

@@ -12,7 +12,8 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.recordings import Recording, load_recording, save_recording
 from mlflow_adk_eval.errors import ConfigError, PolicyError
-from mlflow_adk_eval.evalset import EvalSet, dump, dumps, eval_set_digest, load_eval_set
+from mlflow_adk_eval.evalset.files import dump, dumps, load_eval_set
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.gate_kit import Lab, evidence_of, report_of, with_artifact
 from tests.tracking.small import CONFIG, answering, many, rooms
@@ -80,7 +81,7 @@ def test_an_eval_set_is_no_recording_of_itself(lab: Lab, tmp_path: Path, path: s
 
 
 def test_nor_is_it_as_a_report_that_is_logged_later(lab: Lab) -> None:
-    from mlflow_adk_eval.tracking import log_report
+    from mlflow_adk_eval.tracking.evaluate import log_report
 
     report = log_report(adk_eval.score(rooms(), rooms(), CONFIG), agent_name="mirror", tracking_uri=lab.uri, experiment="itself")
     _refused_as_itself(lab, report.run_id or "")

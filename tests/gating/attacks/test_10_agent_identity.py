@@ -20,7 +20,7 @@ from mlflow.entities import DatasetInput, InputTag, LoggedModelInput, LoggedMode
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.run import run as run_command
 from mlflow_adk_eval.signing.keys import make_key
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.kit import turn_json
 from tests.mlflow_kit import Server
 

@@ -14,7 +14,8 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset import EvalSet, dumps, eval_set_digest
+from mlflow_adk_eval.evalset.files import dumps
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import decided, gate
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.signing.keys import make_key
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.gating.gate_kit import RESPONSE, Lab
 from tests.tracking.small import many
 

@@ -32,7 +32,7 @@ from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.signing.keys import EVALUATION, PAYLOAD_TYPE, Statement, load_signer, make_key, read_statement
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.gating.attestation.test_keys import ec_key
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms

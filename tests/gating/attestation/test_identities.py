@@ -25,7 +25,7 @@ from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.signing.identities import IdentitySigner, OidcIdentity, Opened, load_attester, load_trust, open_bundle
 from mlflow_adk_eval.signing.keys import EVALUATION, Statement, make_key
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.gating.attestation.sigstore_kit import GITHUB, IDENTITY, Sigstore, running
 from tests.mlflow_kit import copied
 from tests.tracking.small import CONFIG, answering, expected_of, rooms

@@ -101,7 +101,7 @@ def test_two_runs_in_parts_are_compared_as_in_one(criteria: Any) -> None:
 
 
 def test_tags_select_cases_of_a_run_in_parts() -> None:
-    from mlflow_adk_eval.evalset import EvalSet
+    from mlflow_adk_eval.evalset.models import EvalSet
 
     report = report_of(wrong=["heating"], eval_set=EvalSet.model_validate(TAGGED))
     policy = {"slices": {one: {"tags": [one], "rules": {TRAJECTORY: {"min": 1.0}}} for one in ("a", "b", "aa")}}

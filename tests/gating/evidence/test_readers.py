@@ -10,10 +10,10 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import InputError, TrackingError
-from mlflow_adk_eval.evalset import eval_set_digest
+from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.runs.files import StoredFiles, files_in
-from mlflow_adk_eval.tracking import recording_of_run
+from mlflow_adk_eval.tracking.earlier_runs import recording_of_run
 from tests.gating.gate_kit import CONFIG, Lab, evidence_of, file_of, report_of, with_artifact, with_file
 
 REPORT = report_of(wrong=["heating"], silent=["film"], num_runs=3)

@@ -10,7 +10,7 @@ import pytest
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT
-from mlflow_adk_eval.evalset import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import ScriptedJudge

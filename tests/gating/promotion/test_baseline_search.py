@@ -10,7 +10,7 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset import EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from mlflow_adk_eval.gating.api import gate, promote
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, overridden

@@ -12,7 +12,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
-from mlflow_adk_eval.tracking import register
+from mlflow_adk_eval.tracking.agent_versions import register
 from tests.gating.promotion.claim_kit import claim_log_of
 from tests.tracking.small import answering, many
 

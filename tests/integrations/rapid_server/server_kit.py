@@ -16,7 +16,7 @@ import anyio
 import httpx
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.judge import Request, Unavailable
+from mlflow_adk_eval.judge.protocol import Request, Unavailable
 
 ROOT = Path(__file__).parents[3]
 PATH = "/v1beta1/projects/acme/locations/us-central1:evaluateInstances"

@@ -19,7 +19,7 @@ from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.integrations.rapid_server import app as server_app
 from mlflow_adk_eval.integrations.rapid_server.app import application
 from mlflow_adk_eval.integrations.rapid_server.server import Serving, serve
-from mlflow_adk_eval.judge import Request
+from mlflow_adk_eval.judge.protocol import Request
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from tests.integrations.rapid_server.server_kit import EXACT, FLUENCY, PATH, judge

@@ -14,8 +14,8 @@ import pytest
 from google.auth.credentials import Credentials
 from google.auth.exceptions import RefreshError, TransportError
 
-from mlflow_adk_eval.judge import Answer, JudgeOptions, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
+from mlflow_adk_eval.judge.protocol import Answer, NoAnswer, Refused, Unavailable
 from mlflow_adk_eval.judge.providers.vertex import (
     Result,
     RubricVerdict,
@@ -24,6 +24,7 @@ from mlflow_adk_eval.judge.providers.vertex import (
     read_result,
     vertex_client,
 )
+from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import gathered
 from tests.attackers_host import AttackersHost
