@@ -6,7 +6,8 @@ more criterion or a resumed run finds the same answers, and any other prompt or 
 on with one another are of one lineage, and share theirs.
 
 Several processes and threads may use one ledger at the same time. Whoever is about to ask for an answer claims its address; the claim is a
-lease, renewed while the question is out, so that what a killed process had claimed is free again after `LEASE_S` seconds.
+lease, renewed while the question is out, so that what a killed process had claimed is free again after `LEASE_S` seconds, and
+on its host at once.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class CallCache(AbstractContextManager["CallCache"]):
     def claim(self, address: str, /, *, again: bool = False) -> bool:
         """Claim an address before asking for its answer. Whoever may not asks nothing, but looks for the answer a little later.
 
-        The claim ends with `put` or `give_up`, and `LEASE_S` seconds after this process is dead.
+        The claim ends with `put` or `give_up`, and `LEASE_S` seconds after this process is dead; on the same host, at once.
 
         Args:
             address: what is about to be asked.
@@ -185,9 +186,31 @@ class CallCache(AbstractContextManager["CallCache"]):
         values = {"address": address, "owner": self._owner, "lease_s": LEASE_S, "again": again}
         # Where the ledger cannot be used, the question is asked all the same.
         claimed = self._attempt(partial(self._database.change, self._sql.claim, values), 1) == 1
+        if not claimed and (dead := self._dead_holder(address)):
+            self._attempt(partial(self._database.change, self._sql.give_up, {"address": address, "owner": dead}), 0)
+            claimed = self._attempt(partial(self._database.change, self._sql.claim, values), 1) == 1
         if not claimed:
             self._claims.pop(address, None)
         return claimed
+
+    def _dead_holder(self, address: str) -> str:
+        """Return the owner of a claim if it was a process of this host that is dead now; empty: it is none, or that cannot be said."""
+        owner, _ = self._holder(address)
+        _, process, who = [*owner.split(" ", 2), "", "", ""][:3]
+        if who == user_at_host() and os.name == "posix" and process.isdecimal():
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                return owner
+            except (OSError, OverflowError, ValueError):  # somebody else's, or no number of a process
+                return ""
+        return ""
+
+    def _holder(self, address: str) -> tuple[str, float]:
+        """Return who claims an address, and since when."""
+        for owner, since in self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS):
+            return str(owner or ""), since
+        return "", 0.0
 
     def hold(self, lineage: str) -> None:
         """Hold the runs of a lineage, so that no other process has their conversations meanwhile. They are held until `release`.
@@ -195,22 +218,10 @@ class CallCache(AbstractContextManager["CallCache"]):
         Raises:
             RunError: naming who holds them. They are free `LEASE_S` seconds after that process is dead; on the same host, at once.
         """
-        address = HELD + lineage
-        if self.claim(address):
+        if self.claim(HELD + lineage):
             return
-        rows = self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS)
-        owner, since = rows[0] if rows else ("", 0.0)
-        _, process, who = [*str(owner or "").split(" ", 2), "", "", ""][:3]
-        is_dead = False
-        if who == user_at_host() and os.name == "posix" and process.isdecimal():
-            try:
-                os.kill(int(process), 0)
-            except OSError as error:
-                is_dead = isinstance(error, ProcessLookupError)  # else it is somebody else's
-        if is_dead:
-            self._attempt(lambda: self._database.change(self._sql.give_up, {"address": address, "owner": owner}), 0)
-            if self.claim(address):
-                return
+        owner, since = self._holder(HELD + lineage)
+        _, process, who = [*owner.split(" ", 2), "", "", ""][:3]
         raise RunError(
             f"{who or 'another process'} has been running this evaluation in process {process or 'unknown'} since "
             f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or {LEASE_S:.0f} s if it was killed"

@@ -162,13 +162,27 @@ def test_a_killed_process_holds_a_run_no_more_on_its_host_at_once_and_elsewhere_
         dead.hold("run")
         other.hold("run")
         other.release("run")
+        assert dead.claim("question")
+        assert other.claim("question")
+        other.give_up("question")
         dead._owner = f"0123 {2**22 + 1} me@another.host"
         dead._claims.clear()
+        assert dead.claim("question")
+        assert not other.claim("question")
         dead.hold("run")
         with pytest.raises(RunError, match=r"me@another\.host has been running"):
             other.hold("run")
         time.sleep(0.6)
         other.hold("run")
+        assert other.claim("question")
+
+
+@pytest.mark.parametrize("process", ["9" * 5_000, str(2**80), "1", "-1", "x"])
+def test_only_a_process_that_is_surely_dead_loses_its_claim_at_once(process: str, tmp_path: Path) -> None:
+    with CallCache(tmp_path / "l.sqlite") as one, CallCache(tmp_path / "l.sqlite") as other:
+        one._owner = f"0123 {process} {cache.user_at_host()}"
+        assert one.claim("question")
+        assert not other.claim("question")
 
 
 def test_a_forged_claim_delays_nobody_for_ever(tmp_path: Path) -> None:
