@@ -176,7 +176,9 @@ def judges(quick: int) -> Shown:
             ),
             Goal(not any(blamed), "no equal candidate fails once a change is found, with `max_drift`", f"{sum(blamed)} of {len(blamed)}"),
             Goal(
-                not any(blamed_before), "nor before that", f"{sum(blamed_before)} of {len(blamed_before)}; until then the gate cannot know"
+                not any(blamed_before),
+                "nor before that",
+                f"{sum(blamed_before)} of {len(blamed_before)}; until then only `max_apart` helps",
             ),
             Goal(most <= 0.05, f"at most 5 % false alarms over {runs} looks", f"at most {_percent(most)} % of {alarms:,} histories"),
         ],

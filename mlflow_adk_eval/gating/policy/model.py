@@ -153,6 +153,9 @@ class JudgeDemand(_Part):
         "The size, as a share of the scale, from which on a change of the judge leaves undecided what it comes between: run and"
         " baseline, or run and labels."
     )
+    max_apart: Age | None = _optional(
+        "The longest time, such as 1d, between asking for the judge's votes on the run and on the baseline; beyond it, they are not compared."
+    )
     use: Literal["mean", "ci_low"] = Field(
         default="mean",
         description="The number to compare with these minimums: mean (as measured) or ci_low (the lower bound of its interval).",
@@ -361,8 +364,9 @@ class JudgePin(JudgeDemand):
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         yield from super()._contradictions()
-        if self.models is None and not self.demands and self.most_reused is None and self.max_drift is None:
-            yield _unwanted("a demand on judges that demands nothing", "models, fresh: true, max_reused, max_drift or calibrated: true")
+        if self.models is None and not self.demands and {self.most_reused, self.max_drift, self.max_apart} == {None}:
+            found = "models, fresh: true, max_reused, max_drift, max_apart or calibrated: true"
+            yield _unwanted("a demand on judges that demands nothing", found)
 
 
 class IdentityPin(Settings):

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.config.eval_config import EvalConfig
+from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.drift import JudgeDrift
-from mlflow_adk_eval.gating.policy.model import Holdout, Policy
+from mlflow_adk_eval.gating.policy.model import Holdout, Policy, format_age
 from mlflow_adk_eval.gating.promotion.record import VersionId
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
 from mlflow_adk_eval.gating.rules.subset import WaivedSubset
@@ -137,13 +137,21 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
 
 
 def _drifted(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, drift: JudgeDrift) -> Iterator[str]:
-    """Yield changes of judges between two runs that a policy does not allow where it compares them."""
+    """Yield where a policy that compares two runs does not allow that judges changed between them, or that so much time lies between them."""
+    judged = judged_criteria(candidate.documents.config)
     for measure, rule in ((measure, rule) for _, measure, rule in policy.all_rules() if rule.max_drop is not None):
-        allowed = [demand.max_drift for demand in (policy.judge, rule.judge) if demand and demand.max_drift is not None]
-        for criterion in criteria_behind(measure, candidate.report) if allowed else ():
+        demands = [demand for demand in (policy.judge, rule.judge) if demand]
+        least = min((demand.max_drift for demand in demands if demand.max_drift is not None), default=None)
+        most = min((demand.max_apart for demand in demands if demand.max_apart is not None), default=None)
+        for criterion in criteria_behind(measure, candidate.report):
             moments = [*drift.moments(candidate, criterion), *drift.moments(baseline, criterion)]
-            for change in drift.between(criterion, min(allowed), moments):
+            for change in drift.between(criterion, least, moments) if least is not None else ():
                 yield f"has verdicts of {criterion} from the other side of a change: {change}; judge both afresh since then, with --ledger off"
+            if most is None or criterion not in judged or not candidate.evidence.run_id:  # a run that has not ended has no time yet
+                continue
+            if (apart_ms := max(moments) - min(moments)) > most.total_seconds() * 1000:
+                apart = f"{apart_ms / 3_600_000:,.1f} h apart" if min(moments) else "partly at a time that is not known"
+                yield f"and the candidate have verdicts of {criterion} that were asked for {apart}; the policy allows {format_age(most)}: judge both again, with --ledger off"
 
 
 def _changed(new: EvalConfig, old: EvalConfig, eval_ids: Iterable[str], criterion: str) -> list[str]:

@@ -87,7 +87,7 @@ def decide(
     if measured is None and policy.calibration is not None:
         measured = CheckedCalibration(calibration=load_calibration(policy.calibration))
     now = now.astimezone(UTC)
-    trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence, drift=drift)
+    trust = JudgeTrust(run=run, measured=measured, now=now, confidence=policy.confidence, drift=drift, ended=rounds)
     waived = waived_subset(policy, run.report, now)
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived, drift)
     share, exhausted, of_attempt = spent(policy, attempt)

@@ -90,7 +90,7 @@ def with_holdout(
         return replace(decision, notes=(*notes, alone))
     kept = {name: getattr(policy, name) for name in ("name", "attestation", "max_age", "confidence", "power", "baseline", "calibration")}
     config = policy.config and policy.config.model_copy(update={"digest": None})  # what it says of single cases differs: compared above
-    judge = policy.judge and policy.judge.model_copy(update={"max_drift": None})  # both agents were judged one after the other
+    judge = policy.judge and policy.judge.model_copy(update={"max_drift": None, "max_apart": None})
     rules = {"case_pass_rate": Rule.model_construct(min=demanded.min, max_drop=demanded.max_drop)}
     own = Policy.model_construct(**kept, judge=judge, config=config, rules=rules, attempts=Attempts(spend=demanded.uses))
     champion, measured = held.champion or Baseline(name="the champion"), calibration(own, run)

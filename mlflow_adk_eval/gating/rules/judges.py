@@ -43,6 +43,8 @@ class JudgeTrust:
     confidence: float
     drift: JudgeDrift | None = None
     """``None``: nobody looked."""
+    ended: bool = True
+    """Whether the run has ended: its judges judge earlier answers again at the end."""
 
     def judge_of(self, criterion: str) -> str:
         """Return how sentences call the judge of a criterion."""
@@ -114,8 +116,10 @@ class JudgeTrust:
         if demand.most_reused is not None and reused > demand.most_reused * votes:
             allowed = f"{format_percent(demand.most_reused)} of them" if demand.most_reused else "none"
             yield f"{reused_votes}, but the policy allows {allowed}: evaluate again with --ledger off"
-        if demand.max_drift is not None:
+        if demand.max_drift is not None and self.ended:
             yield from self._drifted(criterion, demand.max_drift)
+        if demand.max_apart is not None and self.ended and self.drift is None:
+            yield f"{self.judge_of(criterion)}: nobody looked when it was asked"
         if not demand.demands:
             return
         if obstacle := self.obstacle(criterion):
@@ -233,10 +237,10 @@ def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
     """Return what is not met of what a rule demands of the judges behind its measure."""
-    if demand is None or not (demand.demands or demand.most_reused is not None or demand.max_drift is not None):
+    if demand is None or not (demand.demands or {demand.most_reused, demand.max_drift, demand.max_apart} != {None}):
         return ()
     judged = judged_criteria(trust.run.documents.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
     if not behind:
         return ["no judge decides it, so there is nothing to calibrate"]
-    return [problem for name in behind for problem in trust.problems(demand, name)]
+    return [problem.removeprefix(f"{measure}: ") for name in behind for problem in trust.problems(demand, name)]

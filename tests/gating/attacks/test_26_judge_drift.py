@@ -6,8 +6,9 @@ One store for all tests. Each decision reads it as it is then, so that tests tha
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,10 @@ from mlflow import MlflowClient
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.gating.drift import JudgeDrift, drift_of_listed, listed_runs
+from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.gating.rules.comparable import Baseline
+from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.runs.anchors import Anchors, JudgeAnchors
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
@@ -145,6 +149,52 @@ def test_with_a_demand_nothing_is_compared_across_the_change(history: History) -
     fair = history.gate(6, {"judge": {"max_drift": 0.05}}, reevaluate=again)
     assert fair.passed, fair.reasons
     assert "evaluated again" in "; ".join(fair.reasons)
+
+
+@contextmanager
+def begun_earlier(history: History, run: int, hours: int) -> Iterator[None]:
+    """Let a run have begun some hours earlier for a while."""
+
+    def move(by: int) -> None:
+        with closing(sqlite3.connect(history.uri.removeprefix("sqlite:///"))) as connection, connection:
+            connection.execute("UPDATE runs SET start_time = start_time + ? WHERE run_uuid = ?", (by * 3_600_000, history.runs[run]))
+
+    move(-hours)
+    yield
+    move(hours)
+
+
+def test_votes_that_were_asked_for_too_far_apart_are_not_compared(history: History) -> None:
+    demand = {"judge": {"max_apart": "1h"}}
+    assert history.gate(3, demand).reasons == history.gate(3).reasons
+    again = adk_eval.make_reevaluator(eval_set=SET, config=CONFIG, ledger=False, tracking_uri=history.uri)
+    with begun_earlier(history, 2, hours=3):
+        far, fair = history.gate(6, demand), history.gate(6, demand, reevaluate=again)
+        of_rule = history.gate(6, {"rules": {MATCH: {"max_drop": 0.3, "judge": {"max_apart": "2h"}}}})
+    said = f"run {history.runs[2]} and the candidate have verdicts of {MATCH} that were asked for 3.0 h apart; the policy allows"
+    assert (far.verdict, of_rule.verdict) == ("undecided", "undecided")
+    assert f"{said} 1h: judge both again, with --ledger off" in far.reasons[0]
+    assert f"{said} 2h" in of_rule.reasons[0]
+    assert fair.passed, fair.reasons
+    with begun_earlier(history, 6, hours=-9):  # the baseline would be judged long before the candidate
+        assert "9.0 h apart" in history.gate(6, demand).reasons[0]
+
+
+def test_nobody_passes_where_nobody_looked_when_the_judge_was_asked(history: History) -> None:
+    with store_at(history.uri) as store:
+        run, baseline = (examine(store.evidence(history.runs[number])) for number in (3, 2))
+        now = store.clock()
+    policy = load_policy(RULES | {"baseline": {"run": history.runs[2]}, "judge": {"max_apart": "1h"}})
+    decision = decide(run, policy, now=now, baseline=Baseline(name="the baseline", run=baseline))
+    assert f"{MATCH}: the judge {history.judge}: nobody looked when it was asked" in decision.reasons
+
+
+def test_a_run_until_decided_goes_on_although_its_judge_is_looked_at_later(history: History) -> None:
+    rule = {"min": 0.3, "use": "ci_low", "judge": {"max_drift": 0.05, "max_apart": "1h"}}
+    options: dict[str, Any] = {"experiment": "until", "tracking_uri": history.uri, "ledger": False, "traces": False}
+    report = adk_eval.evaluate(SET, second, CONFIG, policy={"rules": {MATCH: rule}}, until_decided=True, **options)
+    assert report.until_decided is not None
+    assert report.until_decided.stopped == "decided: every demand is met"
 
 
 @contextmanager

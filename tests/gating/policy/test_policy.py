@@ -199,7 +199,7 @@ def test_two_policies_have_one_digest_only_if_they_demand_the_same(one: dict[str
         ({}, "$: found a policy that demands nothing; wanted rules, slices, must_pass or thresholds: true"),
         ([RULES], "$: found a list of 1; wanted an object with rules"),
         ({"rules": {1: {"min": 1}}}, "$.rules[1]: found 1; wanted a string"),
-        ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, fresh: true, max_reused, max_drift or calibrated: true"),
+        ({**RULES, "judge": {}}, "$.judge: found a demand on judges that demands nothing; wanted models, fresh: true, max_reused, max_drift, max_apart or calibrated: true"),
         ({**RULES, "judge": {"min_kapa": 0.6}}, "$.judge.min_kapa: found an unknown key; wanted a known key of this object. Did you mean 'min_kappa'?"),
         ({**RULES, "judge": {"calibrated": False, "labels": 5}}, "$.judge: found calibrated: false with other demands on the calibration; wanted calibrated: true, or none of them"),
     ],
