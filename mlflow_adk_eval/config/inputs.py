@@ -14,7 +14,6 @@ from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.files import (
     DatasetInput,
     File,
-    InMemory,
     Inputs,
     RowFiles,
     Several,
@@ -50,8 +49,8 @@ def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *
     inputs = open_inputs(eval_set)
     if isinstance(inputs, DatasetInput):
         raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(inputs.dataset)}")
-    if isinstance(inputs, InMemory):
-        return inputs.eval_set, load_config(config)
+    if isinstance(inputs, EvalSet):
+        return inputs, load_config(config)
     if as_needed and isinstance(inputs, RowFiles) and not inputs.selected:
         return streamed(inputs.cases()), load_config(config, beside=inputs.folder)
     if not isinstance(inputs, Several):

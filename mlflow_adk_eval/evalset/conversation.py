@@ -4,7 +4,7 @@ A recording is this package's own format: all that an agent did on an eval set, 
 have no place for (`ConversationOutcome`: why a conversation ended, and which tool calls the tool environment answered). `RecordedSet` is
 the file; `parse_recorded` and `dumps_recorded` read and write it; `agents.recordings` makes an agent of it.
 
-ADK's result files say what an agent did in an evaluation, and what ADK's metrics made of it. `load_result` reads files of ADK and of this
+ADK's result files say what an agent did in an evaluation, and what ADK's metrics made of it. `parse_result` reads files of ADK and of this
 package; `dumps_result` writes what ``adk web`` lists. What ADK's format has no place for, the same `ConversationOutcome`, is beside each case
 as ``adk_eval``, a field that ADK ignores.
 """
@@ -16,14 +16,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model
-from mlflow_adk_eval.evalset.parse import decode, parse, read_text, repeated
+from mlflow_adk_eval.evalset.parse import decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""
@@ -352,15 +351,6 @@ def parse_result(text: bytes, source: str) -> EvalSetResult:
     """
     inner = decode(text, source) if text.lstrip()[:1] == b'"' else text
     return parse(_RESULT, inner.encode() if isinstance(inner, str) else inner, source)
-
-
-def load_result(path: str | Path) -> EvalSetResult:
-    """Return the result in a file that ADK, or this package, wrote.
-
-    Raises:
-        EvalSetError: with every problem of the file.
-    """
-    return parse_result(read_text(Path(path)), str(path))
 
 
 def dumps_result(result: EvalSetResult) -> str:

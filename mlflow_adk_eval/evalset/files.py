@@ -1,6 +1,6 @@
 """What users name as eval sets, said once, and eval sets as JSON: reading any generation, writing what ADK reads.
 
-`open_inputs` looks at what is named and returns a tagged value, which everything behind it takes. An eval set is there already (`InMemory`), in
+`open_inputs` looks at what is named and returns a tagged value, which everything behind it takes. An `EvalSet` is there already; others are in
 a file of JSON (`JsonFile`) or in rows (`RowFiles`: JSON Lines, Parquet, a folder of either or of a run's parts), in several files as one set
 (`Several`: paths, or the tests of a folder), or in a dataset of MLflow (`DatasetInput`, which is read by those who know MLflow). A path may be a
 URI of fsspec, and may select cases: ``path:eval_1,eval_2``. `open_file` says the same of one path, which may also be a recording or a result.
@@ -186,13 +186,6 @@ _SESSION = TypeAdapter(InitialSession)
 
 
 @dataclass(frozen=True, slots=True)
-class InMemory:
-    """An eval set that is there already."""
-
-    eval_set: EvalSet
-
-
-@dataclass(frozen=True, slots=True)
 class _File:
     path: str | Path
     """Where it is; a URI is text, since a `Path` would spoil it."""
@@ -257,7 +250,7 @@ class DatasetInput:
     """Whether MLflow's store has its records; else it is one of `mlflow.data.from_adk_evalset`, which holds an eval set."""
 
 
-Inputs = InMemory | JsonFile | RowFiles | Several | DatasetInput
+Inputs = EvalSet | JsonFile | RowFiles | Several | DatasetInput
 
 
 def open_inputs(source: Any) -> Inputs:
@@ -272,8 +265,6 @@ def open_inputs(source: Any) -> Inputs:
     """
     if isinstance(source, Inputs):
         return source
-    if isinstance(source, EvalSet):
-        return InMemory(source)
     if isinstance(source, str | Path):
         source = [source]
     if isinstance(source, Sequence) and source and all(isinstance(path, str | Path) for path in source):

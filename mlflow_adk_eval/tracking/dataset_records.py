@@ -74,7 +74,7 @@ def _record(case: EvalCase, index: int, source: str) -> Json:
     at = f"$.eval_cases[{index}]"
     filled = _filled(case, source, at)
     for steps in _not_finite(filled):
-        raise EvalSetError(source, [Problem(json_path(at, steps), "a number that JSON does not support", "a finite number")])
+        raise _amiss(source, json_path(at, steps), "a number that JSON does not support", "a finite number")
     others = (case.model_extra or {}).get(OTHERS, {})
     ours = case.model_copy()
     if others and ours.model_extra:
@@ -89,9 +89,7 @@ def _record(case: EvalCase, index: int, source: str) -> Json:
         stored = Stored(record_id="", inputs=copied["inputs"], expectations=copied["expectations"], tags=copied["tags"])
         if not (lost := list(_differences(filled, _filled(case_of(stored, source), source, at)))):
             return pushed
-    raise EvalSetError(
-        source, [Problem(json_path(at, lost[0]), "a value that an MLflow dataset would change", "a value that survives as JSON")]
-    )
+    raise _amiss(source, json_path(at, lost[0]), "a value that an MLflow dataset would change", "a value that survives as JSON")
 
 
 def _given(case: EvalCase) -> Json:
@@ -103,7 +101,7 @@ def _filled(case: EvalCase, source: str, at: str) -> Json:
     try:
         return case.model_dump(mode="json")
     except PydanticSerializationError as error:
-        raise EvalSetError(source, [Problem(at, f"a value that is not JSON ({error})", "JSON")]) from None
+        raise _amiss(source, at, f"a value that is not JSON ({error})", "JSON") from None
 
 
 def _hash(value: Any) -> str:
@@ -136,6 +134,10 @@ def cases_of(records: Sequence[Stored], source: str) -> tuple[EvalCase, ...]:
     return tuple(cases.values())
 
 
+def _amiss(source: str, path: str, found: str, wanted: str) -> EvalSetError:
+    return EvalSetError(source, [Problem(path, found, wanted)])
+
+
 def _of_record(record: Stored, problem: Problem) -> Problem:
     return Problem(f"record {record.record_id}, {problem.path}", problem.found, problem.wanted, problem.hint)
 
@@ -151,14 +153,10 @@ def case_of(record: Stored, source: str) -> EvalCase:
     case = parse(_CASE, record.expectations[CASE], source, at=f"$.expectations.{CASE}")
     case = _with_response(case, record, source)
     if _edited(record, _INPUTS) and _key(record_of(case)["inputs"]) != _key(record.inputs):
-        raise EvalSetError(
-            source, [Problem("$.inputs", "inputs that differ from its eval_case", "the inputs of eval_case, or no eval_case")]
-        )
+        raise _amiss(source, "$.inputs", "inputs that differ from its eval_case", "the inputs of eval_case, or no eval_case")
     beside = {name: value for name, value in record.expectations.items() if name not in {CASE, _RESPONSE}}
     if clash := sorted(beside.keys() & set(EXPECTATIONS)):
-        raise EvalSetError(
-            source, [Problem(f"$.expectations.{clash[0]}", "an expectation in addition to eval_case", "the expectation inside eval_case")]
-        )
+        raise _amiss(source, f"$.expectations.{clash[0]}", "an expectation in addition to eval_case", "the expectation inside eval_case")
     return EvalCase.model_validate({**_given(case), OTHERS: beside}) if beside else case
 
 
@@ -171,12 +169,10 @@ def _with_response(case: EvalCase, record: Stored, source: str) -> EvalCase:
     if _edited(record, CASE):
         if not _edited(record, _RESPONSE):
             return case
-        raise EvalSetError(
-            source, [Problem(f"$.expectations.{_RESPONSE}", "an answer that differs from eval_case", "only one of them edited")]
-        )
+        raise _amiss(source, f"$.expectations.{_RESPONSE}", "an answer that differs from eval_case", "only one of them edited")
     parts = last.final_response.parts or () if last and last.final_response else ()
     if last is None or not isinstance(response, str) or len(parts) > 1 or any(part.text is None for part in parts):
-        raise EvalSetError(source, [Problem(f"$.expectations.{_RESPONSE}", shown(response), "the answer of eval_case; edit it there")])
+        raise _amiss(source, f"$.expectations.{_RESPONSE}", shown(response), "the answer of eval_case; edit it there")
     answer: Json = dump(last.final_response) if last.final_response else {"role": "model"}
     answer["parts"] = [{**(dump(parts[0]) if parts else {}), "text": response}]
     edited = _given(case)
@@ -266,14 +262,14 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
     """
     # 1. The inputs, of which exactly one is what the user says.
     if not isinstance(inputs, Mapping):
-        raise EvalSetError(source, [Problem("$.inputs", shown(inputs), "an object")])
+        raise _amiss(source, "$.inputs", shown(inputs), "an object")
     names = sorted(set(inputs) - _BESIDE)
     if _SIMULATED & set(names):
         what, wanted = f"a goal for MLflow's simulated user ({', '.join(names)})", f"a {_SCENARIO} in ADK's format"
-        raise EvalSetError(source, [Problem("$.inputs", what, wanted)])
+        raise _amiss(source, "$.inputs", what, wanted)
     if len(names) != 1:
         wanted = "one with the user's message, and optionally eval_id and session_input"
-        raise EvalSetError(source, [Problem("$.inputs", f"inputs named {', '.join(names) or 'nothing'}", wanted)])
+        raise _amiss(source, "$.inputs", f"inputs named {', '.join(names) or 'nothing'}", wanted)
     # 2. What is expected, of which a case keeps what it has no word for.
     eval_id = str(inputs.get("eval_id", record_id))
     expected = {name: value for name, value in expectations.items() if value is not None}
@@ -283,7 +279,7 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
         fields = {"rubrics": "rubrics", "expected_session_state": "final_session_state"}
         if unfit := sorted(expected.keys() - fields.keys()):
             wanted = "none: a scenario's answers are not known in advance"
-            raise EvalSetError(source, [Problem(f"$.expectations.{unfit[0]}", "an expectation for a scenario", wanted)])
+            raise _amiss(source, f"$.expectations.{unfit[0]}", "an expectation for a scenario", wanted)
         renamed = {fields[name]: value for name, value in expected.items()}
         case = parse(_CASE, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
     else:
@@ -303,9 +299,9 @@ def _turns(messages: Any, source: str) -> list[Json]:
             turns[-1]["final_response"] = content
         else:
             what = f"{shown(message)} of role {role!r}" if content is not None else shown(message)
-            raise EvalSetError(source, [Problem(f"$.inputs, message {index + 1}", what, f"{_MESSAGE}, alternately by user and assistant")])
+            raise _amiss(source, f"$.inputs, message {index + 1}", what, f"{_MESSAGE}, alternately by user and assistant")
     if not turns:
-        raise EvalSetError(source, [Problem("$.inputs", "no message", _MESSAGE)])
+        raise _amiss(source, "$.inputs", "no message", _MESSAGE)
     return turns
 
 
@@ -328,10 +324,10 @@ def _cells(turns: list[Json], expected: Json, source: str) -> Json:
     cells["predictions"] = [""] * len(turns)
     if "expected_conversation" in expected:
         if "expected_response" in expected or any("final_response" in turn for turn in turns):
-            raise EvalSetError(source, [Problem("$.expectations.expected_conversation", "answers in addition", "one of the two")])
+            raise _amiss(source, "$.expectations.expected_conversation", "answers in addition", "one of the two")
         return {**cells, "targets": expected["expected_conversation"], "inputs": [turn["user_content"] for turn in turns]}
     if "expected_response" in expected:
         if "final_response" in turns[-1]:
-            raise EvalSetError(source, [Problem("$.expectations.expected_response", "a second answer to the last message", "one")])
+            raise _amiss(source, "$.expectations.expected_response", "a second answer to the last message", "one")
         turns[-1]["final_response"] = expected["expected_response"]
     return {**cells, "targets": turns}

@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -250,11 +250,7 @@ class _Rows:
     def batches(self, size: int = 100) -> Iterator[Sequence[CaseRow]]:
         """Yield all rows from the start, in order, at most `size` at a time."""
         runs = (list(results) for _, results in groupby(self.report.cases, key=lambda case: case.eval_id))
-        batch: list[CaseRow] = []
-        for case, results in zip(self.report.eval_set.eval_cases, runs, strict=True):
-            batch.append(CaseRow(case, tuple(recorded_run(loaded(result).conversation) for result in results)))
-            if len(batch) == size:
-                yield batch
-                batch = []
-        if batch:
+        pairs = zip(self.report.eval_set.eval_cases, runs, strict=True)
+        rows = (CaseRow(case, tuple(recorded_run(loaded(result).conversation) for result in results)) for case, results in pairs)
+        while batch := list(islice(rows, size)):
             yield batch

@@ -30,6 +30,7 @@ from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.redact import command, redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
 from mlflow_adk_eval.runs.listed import RunRow, runs_before
+from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_AT_ONCE, MOST_COMPARED, compare_page, reading_page
@@ -209,12 +210,15 @@ class Viewer:
 
     @_locked
     def _keep_label(self, request: Request) -> Response:
-        form, run_id, labeller = request.state.form, self._opened(request).row.run_id, self.options.labeller
+        form, (_, labelling) = request.state.form, self.store.labelling(self._opened(request).row.run_id, self.options.labeller)
         if form.get("undo"):
-            self.store.unlabel(run_id, labeller, labelled_unit(self.store.labelling(run_id, labeller)[1], form["undo"]))
+            unit = labelled_unit(labelling, form["undo"])
+            with reaching_mlflow("The label could not be removed"):
+                labelling.undo(unit)
             return RedirectResponse(query_of(request)(last=""), 303)
-        unit, passed, reason = labelled(self.store.labelling(run_id, labeller)[1], form)
-        self.store.label(run_id, labeller, unit, passed=passed, reason=reason)
+        unit, passed, reason = labelled(labelling, form)
+        with reaching_mlflow("The label could not be saved"):
+            labelling.add(unit, passed=passed, reason=reason)
         return RedirectResponse(query_of(request)(last=form["cell"]), 303)
 
     def _opened(self, request: Request, *, again: bool = False) -> OpenRun:

@@ -103,18 +103,16 @@ class Column:
 
 def _criterion_column(name: str, title: str, shown: Callable[[Number], str], *, key: str = "", threshold: str = "") -> Column:
     """Return the column of a criterion."""
-
-    def value(row: RunRow) -> float | None:
-        return row.criteria[name].mean if name in row.criteria else None
-
-    def cell(row: RunRow) -> tuple[str, str]:
-        number = row.criteria[name]
-        return shown(number), lacking(number)
-
-    def whole(row: RunRow) -> bool:
-        return not lacking(row.criteria[name])
-
-    return Column(key=key or name, title=title, kind="criterion", full=name, threshold=threshold, value=value, cell=cell, whole=whole)
+    return Column(
+        key=key or name,
+        title=title,
+        kind="criterion",
+        full=name,
+        threshold=threshold,
+        value=lambda row: row.criteria[name].mean if name in row.criteria else None,
+        cell=lambda row: (shown(row.criteria[name]), lacking(row.criteria[name])),
+        whole=lambda row: not lacking(row.criteria[name]),
+    )
 
 
 def seconds(value: float) -> str:

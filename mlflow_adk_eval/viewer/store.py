@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json
 
-from mlflow_adk_eval.analysis.calibration.labels import Unit
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.config.spec import CRITERIA
@@ -294,23 +293,6 @@ class RunStore:
             with store_at(self.tracking_uri) as store:
                 opened.labelling = judged, Labelling(store.client, run_id, judged.units, labeller)
         return opened.labelling
-
-    def label(self, run_id: str, labeller: str, unit: Unit, *, passed: bool, reason: str) -> None:
-        """Keep a person's label.
-
-        Raises:
-            UsageError: if there is no such run.
-            TrackingError: if MLflow is unreachable.
-        """
-        _, labelling = self.labelling(run_id, labeller)
-        with reaching_mlflow("The label could not be saved"):
-            labelling.add(unit, passed=passed, reason=reason)
-
-    def unlabel(self, run_id: str, labeller: str, unit: Unit) -> None:
-        """Take a person's latest label of a unit back; errors are those of `label`."""
-        _, labelling = self.labelling(run_id, labeller)
-        with reaching_mlflow("The label could not be removed"):
-            labelling.undo(unit)
 
     def compared(self, run_id: str, other: str) -> Comparison:
         """Return what changed from one run to another.

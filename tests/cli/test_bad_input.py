@@ -9,7 +9,7 @@ from hypothesis import given
 
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, Problem, UsageError
-from mlflow_adk_eval.evalset.conversation import load_result
+from mlflow_adk_eval.evalset.conversation import parse_result
 from mlflow_adk_eval.evalset.files import dumps, load_eval_set, parse_eval_set
 from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
 from tests.cli.bad_inputs import CASES, BadInput
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there(kind: str, tmp_path: Path) -> None:
 def test_a_broken_result_file(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(text)
     with pytest.raises(EvalSetError, match=r"r\.json: . problem"):
-        load_result(tmp_path / "r.json")
+        parse_result((tmp_path / "r.json").read_bytes(), "r.json")
 
 
 @pytest.mark.parametrize("session", ["[]", '{"state": 5}', '{"user_id": 5}', "nonsense", "5", '{"stat": {}}'])

@@ -220,4 +220,6 @@ def test_the_base_url_of_the_environment_counts(agentplatform: Any, monkeypatch:
     monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", "http://private.endpoint")
     theirs = agentplatform.Client(project=PROJECT, location=LOCATION, credentials=AnonymousCredentials())
     assert "private.endpoint" not in theirs._api_client._http_options.base_url
-    assert vertex_client(project=PROJECT, location=LOCATION).endpoint == "http://private.endpoint"
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
+    monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", LOCATION)
+    assert vertex_client().endpoint == "http://private.endpoint"

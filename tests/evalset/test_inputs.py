@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.evalset.files import File, InMemory, JsonFile, RowFiles, Several, file_at, open_file, open_inputs
+from mlflow_adk_eval.evalset.files import File, JsonFile, RowFiles, Several, file_at, open_file, open_inputs
 from mlflow_adk_eval.evalset.models import EvalSet
 
 EMPTY = EvalSet(eval_set_id="s", eval_cases=())
@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("source", "inputs"),
     [
-        (EMPTY, InMemory(EMPTY)),
+        (EMPTY, EMPTY),
         ("a.evalset.json", JsonFile(Path("a.evalset.json"))),
         (Path("a.evalset.json"), JsonFile(Path("a.evalset.json"))),
         (["a.evalset.json"], JsonFile(Path("a.evalset.json"))),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.errors import EvalSetError
-from mlflow_adk_eval.evalset.conversation import FAILED, PASSED, EvalCaseResult, EvalSetResult, dumps_result, load_result, parse_result
+from mlflow_adk_eval.evalset.conversation import FAILED, PASSED, EvalCaseResult, EvalSetResult, dumps_result, parse_result
 from tests.strategies import CARRIED, QUICK, USER_DATA, invocations, respelt
 
 TURN = {"user_content": {"role": "user", "parts": [{"text": "hi", "thought": None, "video_metadata": None}]}, "final_response": None}
@@ -55,7 +55,7 @@ def parse(value: Any) -> EvalSetResult:
 def test_a_result_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "app_s_1.5.evalset_result.json"
     file.write_text(json.dumps(result_of(TURN, TURN)), encoding="utf-8")
-    (case,) = load_result(file).eval_case_results
+    (case,) = parse_result(file.read_bytes(), str(file)).eval_case_results
     assert (case.eval_id, case.final_eval_status, case.session_id) == ("c", FAILED, "adk-eval-session-1")
     assert [turn.user_text for turn in case.actual] == ["hi", "hi"]
     (metric,) = case.overall_eval_metric_results

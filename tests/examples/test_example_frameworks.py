@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces.conversations import invocations_of
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces
 from mlflow_adk_eval.evalset.files import dump
 from tests.agents.traces.framework_traces import FRAMEWORKS, recorded, traces_in
 
@@ -26,7 +26,7 @@ TIMES = ("invocation_id", "creation_timestamp", "duration", "model_duration", "t
 
 def known(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return turns without times, and without ids, which are new each time."""
-    turns = [{name: value for name, value in dump(turn).items() if name not in TIMES} for turn in invocations_of(traces)]
+    turns = [{name: value for name, value in dump(turn).items() if name not in TIMES} for turn in conversation_from_traces(traces).actual]
     for event in (event for turn in turns for event in turn["intermediate_data"]["invocation_events"]):
         for part in event.get("content", {}).get("parts", ()):
             for said in part.values():

@@ -224,14 +224,14 @@ def test_tools_are_in_the_order_of_their_calls_in_traces_of_ours(production: str
     import mlflow
 
     from mlflow_adk_eval import evaluate
-    from mlflow_adk_eval.agents.traces.conversations import invocations_of
+    from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces
     from tests.tracking.small import eval_set, turn
 
     made = [(f"tool_{number % 3}", {"n": number}) for number in range(12)]
     cases = eval_set({"many": [turn("go", "done", *made)]})
     report = evaluate(cases, {"many": list(cases.eval_cases[0].conversation or ())}, CONFIG, experiment="order", tracking_uri=production)
     experiment = mlflow.get_experiment_by_name("order").experiment_id
-    (found,) = invocations_of(mlflow.search_traces(locations=[experiment], run_id=report.run_id, return_type="list"))
+    (found,) = conversation_from_traces(mlflow.search_traces(locations=[experiment], run_id=report.run_id, return_type="list")).actual
     assert [(call.name, call.args) for call in found.tool_calls] == made
 
 
@@ -274,7 +274,7 @@ def test_spans_that_reach_a_server_by_otlp_read_the_same(exported: Traced, serve
     import mlflow
     from mlflow.tracing.client import TracingClient
 
-    from mlflow_adk_eval.agents.traces.conversations import invocations_of
+    from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces
 
     client = mlflow.MlflowClient(server.uri)
     experiment = client.create_experiment("otlp")
@@ -283,8 +283,8 @@ def test_spans_that_reach_a_server_by_otlp_read_the_same(exported: Traced, serve
     found = captured(server.uri, experiment="otlp", session="session-team")
     assert texts_of(found) == {"session-team": ["bill?", "again"]}
     stored = client.search_traces(locations=[experiment])
-    assert [turn.model_dump() for turn in invocations_of(list(stored))] == [
-        turn.model_dump() for turn in invocations_of(exported.of("team"))
+    assert [turn.model_dump() for turn in conversation_from_traces(list(stored)).actual] == [
+        turn.model_dump() for turn in conversation_from_traces(exported.of("team")).actual
     ]
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli.main import cli
-from mlflow_adk_eval.evalset.conversation import load_result
+from mlflow_adk_eval.evalset.conversation import parse_result
 from mlflow_adk_eval.evalset.files import load_eval_set
 from mlflow_adk_eval.evalset.models import eval_set_digest
 from mlflow_adk_eval.results.report import CasesInMemory
@@ -54,7 +54,7 @@ def test_the_eval_set_is_the_one_that_was_evaluated(logged: tuple[Any, str], tmp
 
 
 def test_the_result_is_what_adk_reads(logged: tuple[Any, str], tmp_path: Path) -> None:
-    result = load_result(exported("result", tmp_path / "result.evalset_result.json", logged))
+    result = parse_result(exported("result", tmp_path / "result.evalset_result.json", logged).read_bytes(), "result")
     assert [case.eval_id for case in result.eval_case_results] == ["light", "heat", "both"]
     assert [case.actual for case in result.eval_case_results] == [tuple(case.actual) for case in logged[0].cases]
     assert [[found.score for found in case.overall_eval_metric_results[:2]] for case in result.eval_case_results] == [

@@ -137,26 +137,11 @@ def conversations_of(traces: Any) -> tuple[TracedConversation, ...]:
     return tuple(sorted(conversations, key=lambda conversation: _place(conversation.traces[0])[1:]))
 
 
-def invocations_of(traces: Any) -> tuple[Invocation, ...]:
-    """Return the turns that traces of one conversation hold, in order of time.
+def conversation_from_traces(traces: Any) -> Conversation:
+    """Return what an agent did in one conversation, in order of time, and why it failed if it did.
 
     Args:
         traces: one trace of MLflow or several of one session, as objects, as dicts or as the frame of ``mlflow.search_traces``.
-
-    Raises:
-        InputError: if a trace has no messages, for example because ADK did not capture them.
-        UsageError: if these are no traces, or traces of several sessions.
-    """
-    conversation = _one(traces)
-    turns = conversation.turns()
-    if not turns:
-        error = conversation.conversation(turns).error or "no turn"
-        raise unreadable(conversation.traces[0].id, "outputs", error, "a conversation of at least one turn")
-    return tuple(turn.invocation for turn in turns)
-
-
-def conversation_from_traces(traces: Any) -> Conversation:
-    """Return what an agent did in one conversation: as `invocations_of`, and why it failed if it did.
 
     Raises:
         InputError: if a trace does not say what was said.

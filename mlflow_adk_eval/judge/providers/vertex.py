@@ -109,15 +109,8 @@ class VertexClient:
             attempt: the number of the answer, from 0, where an earlier one had no score.
             spec: the settings of the metric.
         """
-        depends_on = [
-            self.endpoint,
-            self.project,
-            self.location,
-            metric,
-            instance,
-            *([spec] if spec else []),
-            *([attempt] if attempt else []),
-        ]
+        optional = [value for value in (spec, attempt) if value]
+        depends_on = [self.endpoint, self.project, self.location, metric, instance, *optional]
         return hashlib.sha256(canonical_json(depends_on)).hexdigest()
 
     async def evaluate(self, metric: str, instance: Material, spec: Json | None = None) -> Answer:
@@ -180,21 +173,13 @@ class VertexClient:
             self._idle.append(client)
 
 
-def vertex_client(
-    *,
-    base_url: str | None = None,
-    project: str | None = None,
-    location: str | None = None,
-    credentials: Credentials | None = None,
-    timeout_s: float = 120.0,
-) -> VertexClient:
-    """Return a way to the evaluation service. Nothing is sent to it.
+def vertex_client(*, timeout_s: float = 120.0) -> VertexClient:
+    """Return a way to the evaluation service, as the environment says. Nothing is sent to it.
+
+    It says so by ``GOOGLE_CLOUD_PROJECT``, ``GOOGLE_CLOUD_LOCATION``, ``GOOGLE_VERTEX_BASE_URL`` (without it, it is Google's endpoint for the
+    location) and the application default credentials, which a base URL without TLS does not get.
 
     Args:
-        base_url: where the service is reached; ``None``: ``GOOGLE_VERTEX_BASE_URL``, else Google's endpoint for the location.
-        project: the Google Cloud project; ``None``: ``GOOGLE_CLOUD_PROJECT``.
-        location: where the service works, such as ``us-central1``; ``None``: ``GOOGLE_CLOUD_LOCATION``.
-        credentials: who asks; ``None``: the application default credentials, or nobody where the base URL is without TLS.
         timeout_s: how long one request may take, in seconds.
 
     Raises:
@@ -202,9 +187,9 @@ def vertex_client(
     """
     from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
 
-    project = project or os.environ.get("GOOGLE_CLOUD_PROJECT", "")
-    location = location or os.environ.get("GOOGLE_CLOUD_LOCATION", "")
-    endpoint = _endpoint(base_url or endpoint_named_by("GOOGLE_VERTEX_BASE_URL"), location)
+    project, location = os.environ.get("GOOGLE_CLOUD_PROJECT", ""), os.environ.get("GOOGLE_CLOUD_LOCATION", "")
+    endpoint = _endpoint(endpoint_named_by("GOOGLE_VERTEX_BASE_URL"), location)
+    credentials: Credentials | None = None
     missing: list[str] = []
     try:
         with require_extra("vertex", "Vertex AI's evaluation service"):
@@ -217,19 +202,15 @@ def vertex_client(
     if not location:
         missing.append("GOOGLE_CLOUD_LOCATION is not set: wanted a location such as us-central1")
     try:
-        if not credentials:
-            # Without TLS everyone on the way could read a token. What is reached like that is a proxy or a test on the same machine.
-            credentials = AnonymousCredentials() if endpoint.startswith("http://") else application_default()[0]
+        # Without TLS everyone on the way could read a token. What is reached like that is a proxy or a test on the same machine.
+        credentials = AnonymousCredentials() if endpoint.startswith("http://") else application_default()[0]
     except JudgeError as error:
         missing.append(str(error))
     if missing or not credentials:
-        lines = "".join(f"\n  - {line}" for line in missing)
-        key = (
-            "\nGOOGLE_API_KEY is not enough: the service needs a project, a location and credentials."
-            if os.environ.get("GOOGLE_API_KEY")
-            else ""
-        )
-        raise JudgeError(f"Vertex AI's evaluation service cannot be used:{lines}{key}\n{_WAY_OUT}")
+        lines = ["Vertex AI's evaluation service cannot be used:", *(f"  - {line}" for line in missing)]
+        if os.environ.get("GOOGLE_API_KEY"):
+            lines.append("GOOGLE_API_KEY is not enough: the service needs a project, a location and credentials.")
+        raise JudgeError("\n".join([*lines, _WAY_OUT]))
     if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:  # which would leave the conversation out
         raise JudgeError(
             f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
-from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of, recording_of_traces
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, recording_of_traces
 from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset.files import dump
@@ -70,14 +70,14 @@ def of_case(eval_id: str, index: int, user: str, answer: str, *, run: int = 0) -
 
 
 def test_a_span_with_inputs_outputs_and_tools_is_a_turn() -> None:
-    found = invocations_of(
+    found = conversation_from_traces(
         trace(
             span("ask", 1, kind="AGENT", inputs={"question": "Warm?", "k": 3}, outputs="Yes.", took=3),
             span("get", 2, 1, kind="TOOL", inputs={"city": "Rome"}, outputs={"t": 20}, at=1, took=1),
             span("inner", 3, 2, kind="TOOL", inputs={}, outputs=1, at=1),
             span("say", 4, 1, kind="TOOL", inputs="loud", error="no voice", at=2),
         )
-    )
+    ).actual
     assert [(one.user_text, one.final_text, one.duration, one.model_duration) for one in found] == [("Warm?", "Yes.", 3.0, None)]
     assert [(call.name, call.args) for call in found[0].tool_calls] == [("get", {"city": "Rome"}), ("say", {"input": "loud"})]
     assert [(one.name, one.response) for one in found[0].tool_responses] == [("get", {"t": 20}), ("say", {"error": "no voice"})]
@@ -87,13 +87,13 @@ def test_a_span_with_inputs_outputs_and_tools_is_a_turn() -> None:
 
 def test_spans_of_models_say_what_they_cost() -> None:
     usage = {"mlflow.chat.tokenUsage": {"input_tokens": 7, "output_tokens": 2, "total_tokens": 9}, "mlflow.llm.model": "m-1"}
-    (found,) = invocations_of(
+    (found,) = conversation_from_traces(
         trace(
             span("ask", 1, kind="AGENT", inputs={"q": "Hi"}, outputs={"answer": "Ho"}, took=4),
             span("chat", 2, 1, kind="CHAT_MODEL", at=0, took=2, attributes=usage),
             span("get", 3, 1, kind="TOOL", inputs={}, outputs={"ok": True}, at=2, took=1),
         )
-    )
+    ).actual
     assert [(event.model_version, event.usage_metadata) for event in found.events] == [
         ("m-1", {"prompt_token_count": 7, "candidates_token_count": 2}),
         (None, None),
@@ -121,13 +121,13 @@ CHOICES = {"choices": [{"message": {"role": "assistant", "content": "done"}}]}
     ],
 )
 def test_the_usual_shapes_of_inputs_and_outputs_are_understood(inputs: Any, outputs: Any) -> None:
-    (found,) = invocations_of(trace(span("f", 1, inputs=inputs, outputs=outputs)))
+    (found,) = conversation_from_traces(trace(span("f", 1, inputs=inputs, outputs=outputs))).actual
     assert (found.user_text, found.final_text) == ("three", "done")
 
 
 @pytest.mark.parametrize("outputs", [None, {"response": None}, {"response": ""}, ""])
 def test_an_agent_that_said_nothing_said_nothing(outputs: Any) -> None:
-    (found,) = invocations_of(trace(span("f", 1, inputs="hi", outputs=outputs)))
+    (found,) = conversation_from_traces(trace(span("f", 1, inputs="hi", outputs=outputs))).actual
     assert (found.user_text, found.final_text) == ("hi", "")
 
 
@@ -143,13 +143,13 @@ def test_an_agent_that_said_nothing_said_nothing(outputs: Any) -> None:
 )
 def test_what_is_not_understood_is_an_error_and_no_empty_answer(inputs: Any, outputs: Any, named: str) -> None:
     with pytest.raises(InputError, match=f"span 'f', {named}"):
-        invocations_of(trace(span("f", 1, inputs=inputs, outputs=outputs)))
+        conversation_from_traces(trace(span("f", 1, inputs=inputs, outputs=outputs)))
 
 
 def test_a_stream_of_which_only_the_object_was_kept_is_no_answer() -> None:
     shown = "{'_all_messages': [ModelRequest(parts=[UserPromptPart(content='hi')])]}"
     with pytest.raises(InputError, match=r"outputs: found a stream.*run and run_sync are fully traced"):
-        invocations_of(trace(span("Agent.run_stream", 1, kind="AGENT", inputs={"user_prompt": "hi"}, outputs=shown)))
+        conversation_from_traces(trace(span("Agent.run_stream", 1, kind="AGENT", inputs={"user_prompt": "hi"}, outputs=shown)))
 
 
 def test_what_the_user_said_is_known_of_a_turn_that_failed_before_a_model_answered() -> None:
@@ -163,23 +163,23 @@ def test_what_the_user_said_is_known_of_a_turn_that_failed_before_a_model_answer
 
 def test_traces_without_spans_or_without_an_end_are_errors() -> None:
     with pytest.raises(InputError, match="no span"):
-        invocations_of(trace())
+        conversation_from_traces(trace())
     running = said("hi", "ho")
     running["info"]["state"] = "IN_PROGRESS"
     with pytest.raises(InputError, match="wanted a trace that has ended"):
-        invocations_of(running)
+        conversation_from_traces(running)
 
 
 def test_a_session_is_in_order_of_time() -> None:
     turns = [said(f"q{n}", f"a{n}", f"tr-{n}", at=n, session="s") for n in (2, 0, 1)]
-    assert [one.user_text for one in invocations_of(turns)] == ["q0", "q1", "q2"]
+    assert [one.user_text for one in conversation_from_traces(turns).actual] == ["q0", "q1", "q2"]
 
 
 def test_several_sessions_are_not_one_conversation() -> None:
     with pytest.raises(UsageError, match="traces of 2 sessions, a, b; wanted those of one"):
-        invocations_of([said("x", "y", "tr-1", session="a"), said("x", "y", "tr-2", session="b")])
+        conversation_from_traces([said("x", "y", "tr-1", session="a"), said("x", "y", "tr-2", session="b")])
     with pytest.raises(UsageError, match="wanted at least one"):
-        invocations_of([])
+        conversation_from_traces([])
 
 
 def test_a_failed_turn_is_the_last_one() -> None:
@@ -214,8 +214,6 @@ def test_the_error_of_a_conversation_is_kept_even_without_a_turn() -> None:
     assert (len(short.actual), short.error, short.unfinished) == (1, "too slow", False)
     nothing = recorded({"conversation": [], "error": "it did not start"})
     assert conversation_from_traces(nothing).error == "it did not start"
-    with pytest.raises(InputError, match="it did not start"):
-        invocations_of(nothing)
 
 
 def test_one_trace_may_hold_a_turn_in_each_span() -> None:
@@ -224,12 +222,12 @@ def test_one_trace_may_hold_a_turn_in_each_span() -> None:
         span(f"turn {n}", n + 1, 1, kind="AGENT", inputs={"user_content": f"q{n}"}, outputs={"final_response": f"a{n}"}, at=n)
         for n in (1, 2)
     ]
-    assert [(one.user_text, one.final_text) for one in invocations_of(trace(root, *turns))] == [("q1", "a1"), ("q2", "a2")]
+    assert [(one.user_text, one.final_text) for one in conversation_from_traces(trace(root, *turns)).actual] == [("q1", "a1"), ("q2", "a2")]
 
 
 def test_a_turn_that_has_no_trace_is_missed() -> None:
     with pytest.raises(InputError, match="no trace of turn 1, 3"):
-        invocations_of([of_case("c", 1, "q", "a"), of_case("c", 3, "q", "a")])
+        conversation_from_traces([of_case("c", 1, "q", "a"), of_case("c", 3, "q", "a")])
 
 
 @pytest.mark.parametrize("value", [None, [], "tr-1", {"c": [turn("q", "a")]}, [{"eval_id": "c"}], 3])
@@ -248,7 +246,7 @@ calls = st.lists(st.tuples(texts, st.dictionaries(texts, values, max_size=3), st
 def test_what_spans_say_comes_back(user: str, answer: str, made: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
     tools = [span(name, n, 1, kind="TOOL", inputs=args, outputs=result, at=n) for n, (name, args, result) in enumerate(made, 2)]
     root = span("invocation", 1, kind="AGENT", inputs={"user_content": user}, outputs={"final_response": answer})
-    (found,) = invocations_of(trace(root, *tools[::-1]))
+    (found,) = conversation_from_traces(trace(root, *tools[::-1])).actual
     assert (found.user_text, found.final_text) == (user, answer)
     assert [(call.name, call.args) for call in found.tool_calls] == [(name, args) for name, args, _ in made]
     assert [one.response for one in found.tool_responses] == [result for *_, result in made]
@@ -347,7 +345,7 @@ def test_a_frame_without_a_column_of_traces_is_read_from_its_other_columns() -> 
     }
     frame = pd.DataFrame([row])
     assert is_traces(frame)
-    assert [dump(turn) for turn in invocations_of(frame)] == [dump(turn) for turn in invocations_of(one)]
+    assert [dump(turn) for turn in conversation_from_traces(frame).actual] == [dump(turn) for turn in conversation_from_traces(one).actual]
     assert not is_traces(pd.DataFrame({"inputs": [1]}))
 
 
@@ -358,4 +356,4 @@ def test_secrets_do_not_come_along_in_errors(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_invocation_is_one_of_ours() -> None:
-    assert isinstance(invocations_of(said("a", "b"))[0], Invocation)
+    assert isinstance(conversation_from_traces(said("a", "b")).actual[0], Invocation)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, conversations_of, invocations_of
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, conversations_of
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
@@ -60,13 +60,13 @@ def test_traces_hold_the_agents_own_invocations(scenario: str, both: Traced, leg
 
 
 def test_durations_are_those_of_the_spans(content: Traced) -> None:
-    for turn in invocations_of(content.of("nested")):
+    for turn in conversation_from_traces(content.of("nested")).actual:
         assert turn.duration is not None
         assert turn.duration > 0
         assert turn.model_duration is not None
         assert turn.tool_duration is not None
         assert turn.model_duration + turn.tool_duration <= turn.duration + 0.002
-    for traced_turn, own in zip(invocations_of(content.of("single")), content.own["single"].actual, strict=True):
+    for traced_turn, own in zip(conversation_from_traces(content.of("single")).actual, content.own["single"].actual, strict=True):
         assert traced_turn.creation_timestamp == pytest.approx(own.creation_timestamp, abs=5)
 
 
@@ -82,28 +82,28 @@ def test_a_failed_turn_ends_the_conversation_with_its_error(both: Traced) -> Non
 
 @pytest.mark.needs("google-adk", "2.10")
 def test_what_a_callback_answers_for_the_model_is_in_the_legacy_spans_only(content: Traced, legacy: Traced) -> None:
-    assert known(invocations_of(legacy.of("guarded"))) == known(legacy.own["guarded"].actual)
+    assert known(conversation_from_traces(legacy.of("guarded")).actual) == known(legacy.own["guarded"].actual)
     with pytest.raises(InputError, match=r"no call of a model.*Add your own span around the agent"):
-        invocations_of(content.of("guarded"))
+        conversation_from_traces(content.of("guarded"))
 
 
 @pytest.mark.parametrize("mode", ["content", "legacy", "bare"])
 def test_what_code_answers_without_a_model_is_not_silence(mode: str, request: pytest.FixtureRequest) -> None:
     with pytest.raises(InputError, match="no call of a model"):
-        invocations_of(request.getfixturevalue(mode).of("code"))
+        conversation_from_traces(request.getfixturevalue(mode).of("code"))
 
 
 @pytest.mark.needs("google-adk", "2.10")
 @pytest.mark.parametrize("scenario", ["single", "team", "nested", "chain", "both", "boom", "wrapped"])
 def test_without_content_there_is_an_error_that_names_the_switch_and_no_empty_answer(scenario: str, bare: Traced) -> None:
     with pytest.raises(InputError, match="OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY"):
-        invocations_of(bare.of(scenario))
+        conversation_from_traces(bare.of(scenario))
 
 
 @pytest.mark.needs("google-adk", "2.10")
 def test_without_content_the_error_names_the_tools_and_each_trace_and_gives_its_advice_once(bare: Traced) -> None:
     with pytest.raises(InputError) as raised:
-        invocations_of(bare.of("single"))
+        conversation_from_traces(bare.of("single"))
     message = str(raised.value)
     assert "tools (get_weather, number, number) without arguments" in message
     assert len(raised.value.problems) == 5
@@ -119,7 +119,7 @@ def test_legacy_spans_without_content_are_an_error_too(legacy: Traced) -> None:
                 if f"gcp.vertex.agent.{name}" in span["attributes"]:
                     span["attributes"][f"gcp.vertex.agent.{name}"] = json.dumps("{}")
     with pytest.raises(InputError, match="ADK_CAPTURE_MESSAGE_CONTENT_IN_SPANS"):
-        invocations_of(traces)
+        conversation_from_traces(traces)
 
 
 @pytest.mark.needs("google-adk", "2.10")
@@ -130,11 +130,11 @@ def test_an_attribute_that_was_cut_off_is_an_error(content: Traced) -> None:
             if name == "gen_ai.input.messages":
                 span["attributes"][name] = value[:40]
     with pytest.raises(InputError, match="without their messages"):
-        invocations_of(traces)
+        conversation_from_traces(traces)
 
 
 def test_one_trace_may_hold_several_turns(both: Traced) -> None:
-    turns = invocations_of(both.of("wrapped"))
+    turns = conversation_from_traces(both.of("wrapped")).actual
     assert [turn.user_text for turn in turns] == ["hello", "weather?"]
     assert [turn.final_text for turn in turns] == ["You are welcome.", "20 °C in Paris."]
 
@@ -152,9 +152,9 @@ def test_traces_read_the_same_in_any_order_and_shape(content: Traced) -> None:
     dicts = content.of("single")
     objects = [mlflow.entities.Trace.from_dict(trace) for trace in dicts]
     frame = pd.DataFrame({"trace": [trace.to_json() for trace in objects]})
-    wanted = known(invocations_of(dicts))
+    wanted = known(conversation_from_traces(dicts).actual)
     for shape in (objects, objects[::-1], [json.dumps(trace) for trace in dicts], frame, tuple(dicts)):
-        assert known(invocations_of(shape)) == wanted
+        assert known(conversation_from_traces(shape).actual) == wanted
 
 
 CRITERIA = {
@@ -194,7 +194,7 @@ def test_scores_and_judges_prompts_are_those_of_the_agents_own_invocations(scena
     judges = [ScriptedJudge(first_label), ScriptedJudge(first_label)]
     reports = [
         score(cases, {"c": list(actual)}, {"criteria": criteria}, judge, ledger=False)
-        for actual, judge in zip((own, invocations_of(both.of(scenario))), judges, strict=True)
+        for actual, judge in zip((own, conversation_from_traces(both.of(scenario)).actual), judges, strict=True)
     ]
     mine, theirs = (
         [replace(result, votes=()) for result in report.cases[0].results if result.criterion != "invocation_duration_v1"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, invocations_of
+from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.runner.recordings import score
@@ -40,7 +40,7 @@ def test_a_conversation_is_read_whole(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_models_and_the_agent_are_known(framework: str) -> None:
-    first, second = invocations_of(recorded(framework))
+    first, second = conversation_from_traces(recorded(framework)).actual
     costs = [[event.usage_metadata for event in one.events if event.usage_metadata] for one in (first, second)]
     assert list(map(len, costs)) == [2, 1]
     assert all(cost["prompt_token_count"] > 0 and cost["candidates_token_count"] > 0 for turn in costs for cost in turn)
@@ -57,7 +57,7 @@ def test_models_and_the_agent_are_known(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_computed_criteria_give_the_same_scores(framework: str) -> None:
-    report = score(CASES, {"light_then_thanks": list(invocations_of(recorded(framework)))}, {"criteria": COMPUTED})
+    report = score(CASES, {"light_then_thanks": list(conversation_from_traces(recorded(framework)).actual)}, {"criteria": COMPUTED})
     assert report.verdict == "passed"
     assert report.scores == COMPUTED
 
@@ -67,7 +67,7 @@ def test_a_judge_is_asked_about_what_the_agent_did(framework: str) -> None:
     judge = ScriptedJudge("yes")
     rubric = {"rubric_id": "announces", "rubric_content": {"text_property": "The agent switches before it says so."}}
     config = {"criteria": {"rubric_based_tool_use_quality_v1": {"threshold": 1.0, "rubrics": [rubric]}}}
-    report = score(CASES, {"light_then_thanks": list(invocations_of(recorded(framework)))}, config, judge, ledger=False)
+    report = score(CASES, {"light_then_thanks": list(conversation_from_traces(recorded(framework)).actual)}, config, judge, ledger=False)
     assert report.scores == {"rubric_based_tool_use_quality_v1": 1.0}
     asked = ["\n".join(request.blocks.values()) for request in judge.requests]
     assert any('"switch_light"' in text and '"hall"' in text for text in asked)

@@ -22,14 +22,13 @@ from mlflow_adk_eval.judge.providers.vertex import (
     VertexClient,
     VertexService,
     read_result,
-    vertex_client,
 )
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.judge.usage import UsageTracker
 from mlflow_adk_eval.runtime import gathered
 from tests.attackers_host import AttackersHost
 from tests.judge.answers_kit import Memory
-from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_of, error, evaluating, row, said_in, verdict
+from tests.judge.providers.vertex_server import LOCATION, PROJECT, client_at, client_of, error, evaluating, row, said_in, verdict
 from tests.judge.servers import CUT, HANG, RESET, Reply, replies, serving, together
 
 INSTANCE = {
@@ -243,7 +242,7 @@ def test_credentials_that_are_not_accepted_are_said_to_be_so() -> None:
 
 
 def test_no_one_listening_is_an_outage() -> None:
-    client = vertex_client(base_url="http://127.0.0.1:9", project=PROJECT, location=LOCATION)
+    client = client_at("http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="ConnectionError"):
         answer(client)
 
@@ -395,7 +394,7 @@ def test_an_answer_without_a_score_stays_one_until_it_is_to_be_asked_for_anew() 
 
 
 def test_an_address_tells_apart_what_could_be_answered_differently() -> None:
-    client = vertex_client(base_url="http://here", project=PROJECT, location=LOCATION)
+    client = client_at("http://here")
     others = [replace(client, **{name: "other"}) for name in ("endpoint", "project", "location")]
     found = [
         client.address(SAFETY, INSTANCE),

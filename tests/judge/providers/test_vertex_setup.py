@@ -8,13 +8,13 @@ from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import anyio
 import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.judge.providers import vertex
 from mlflow_adk_eval.judge.providers.vertex import vertex_client
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, row
 from tests.judge.servers import Reply, replies, serving
@@ -34,10 +34,16 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NO_GCE_CHECK", "true")
 
 
-def refusal(**given: Any) -> str:
+def refusal() -> str:
     with pytest.raises(JudgeError) as caught:
-        vertex_client(**given)
+        vertex_client()
     return str(caught.value)
+
+
+def given(monkeypatch: pytest.MonkeyPatch, *, project: str = "", location: str = "", base_url: str = "") -> None:
+    named = {"GOOGLE_CLOUD_PROJECT": project, "GOOGLE_CLOUD_LOCATION": location, "GOOGLE_VERTEX_BASE_URL": base_url}
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
 
 
 def test_everything_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +61,7 @@ def test_everything_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("given", "missing"),
+    ("known", "missing"),
     [
         ({"location": "l", "base_url": "http://here"}, "GOOGLE_CLOUD_PROJECT"),
         ({"project": "p", "base_url": "http://here"}, "GOOGLE_CLOUD_LOCATION"),
@@ -63,8 +69,9 @@ def test_everything_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyP
         ({"project": "p", "location": "l", "base_url": "https://vertex.internal"}, "no Google Cloud credentials"),
     ],
 )
-def test_only_what_is_missing_is_named(given: dict[str, str], missing: str) -> None:
-    said = refusal(**given)
+def test_only_what_is_missing_is_named(known: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, **known)
+    said = refusal()
     assert [
         name for name in ("GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION", "no Google Cloud credentials", "pip install") if name in said
     ] == [missing]
@@ -73,7 +80,8 @@ def test_only_what_is_missing_is_named(given: dict[str, str], missing: str) -> N
 
 def test_a_key_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
-    assert "(File [GOOGLE_APPLICATION_CREDENTIALS] was not found.)" in refusal(project="p", location="l")
+    given(monkeypatch, project="p", location="l")
+    assert "(File [GOOGLE_APPLICATION_CREDENTIALS] was not found.)" in refusal()
 
 
 def test_an_api_key_does_not_do_and_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,21 +97,19 @@ def test_an_old_package_that_would_leave_the_conversation_out_is_refused(monkeyp
     old.__spec__ = ModuleSpec(old.__name__, None)
     old.EvaluationInstance = SimpleNamespace(meta=SimpleNamespace(fields={"prompt": None}))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, old.__name__, old)
-    said = refusal(project="p", location="l", base_url="http://here")
+    given(monkeypatch, project="p", location="l", base_url="http://here")
+    said = refusal()
     assert "google-cloud-aiplatform" in said
     assert "is too old: pip install" in said
 
 
 def test_the_environment_says_where_the_service_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(replies(Reply(body={"metricResults": [row(1)]}))) as server:
-        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", PROJECT)
-        monkeypatch.setenv("GOOGLE_CLOUD_LOCATION", LOCATION)
-        monkeypatch.setenv("GOOGLE_VERTEX_BASE_URL", f"{server.url}/")
+        given(monkeypatch, project=PROJECT, location=LOCATION, base_url=f"{server.url}/")
         client = vertex_client()
         anyio.run(partial(client.evaluate, "safety_v1", {}))
         anyio.run(client.aclose)
         assert len(server.calls) == 1
-    assert vertex_client(base_url="http://elsewhere").endpoint == "http://elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -114,8 +120,10 @@ def test_the_environment_says_where_the_service_is(monkeypatch: pytest.MonkeyPat
         ("eu", "https://aiplatform.eu.rep.googleapis.com"),
     ],
 )
-def test_without_a_base_url_the_location_says_where(location: str, endpoint: str) -> None:
-    assert vertex_client(project="p", location=location, credentials=AnonymousCredentials()).endpoint == endpoint
+def test_without_a_base_url_the_location_says_where(location: str, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, project="p", location=location)
+    monkeypatch.setattr(vertex, "application_default", lambda: (AnonymousCredentials(), None))
+    assert vertex_client().endpoint == endpoint
 
 
 @pytest.mark.slow

@@ -10,7 +10,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mlflow_adk_eval.judge.providers.vertex import VertexClient, vertex_client
+from google.auth.credentials import AnonymousCredentials
+
+from mlflow_adk_eval.judge.providers.vertex import VertexClient
 from tests.judge.servers import Call, Handler, Reply, Server, gemini_error
 
 PROJECT, LOCATION = "acme", "us-central1"
@@ -74,4 +76,10 @@ def said_in(call: Call) -> str:
 
 def client_of(server: Server, **settings: Any) -> VertexClient:
     """Return the client under test for a server."""
-    return vertex_client(**({"base_url": server.url, "project": PROJECT, "location": LOCATION} | settings))
+    return client_at(server.url, **settings)
+
+
+def client_at(url: str, **settings: Any) -> VertexClient:
+    """Return a client of nobody's for an address."""
+    nobody: dict[str, Any] = {"credentials": AnonymousCredentials()}
+    return VertexClient(endpoint=url, project=PROJECT, location=LOCATION, **(nobody | settings))
