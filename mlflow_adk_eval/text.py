@@ -113,11 +113,11 @@ def for_mlflow(text: str, limit: int = sys.maxsize) -> str:
     return plain(text, limit, escapes=_FOR_MLFLOW)
 
 
-def numbered(name: str, taken: Collection[str]) -> str:
-    """Return a name that is not taken: itself, or with a number behind it.
+def numbered(name: str, taken: Collection[str], mark: str = "_") -> str:
+    """Return a name that is not taken: itself, or with a number behind it and `mark`.
 
     >>> numbered("greeting", {"greeting", "greeting_2"})
     'greeting_3'
     """
-    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    names = (name if number == 1 else f"{name}{mark}{number}" for number in count(1))
     return next(free for free in names if free not in taken)

@@ -39,7 +39,7 @@ from mlflow_adk_eval.evalset.conversation import (
     parse_result,
 )
 from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at, parse_eval_set, stem_of
-from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest, mapped
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.ledger import CallCache
@@ -327,7 +327,11 @@ def dumps_recording(recording: Recording) -> str:
     text = dumps_recorded(RecordedSet(adk_eval_recording=SCHEMA, **head, num_runs=num_runs, cases=tuple(cases)))
     secrets = secrets_of()
     if any(secret in text for secret in secrets):  # one that is all digits may also be found in a number, which stays
-        text = to_json(_clean(from_json(text), secrets), indent=2, inf_nan_mode="constants").decode()
+
+        def clean(part: Any) -> Any:
+            return redacted(part, secrets) if isinstance(part, str) else part
+
+        text = to_json(mapped(from_json(text), clean, clean), indent=2, inf_nan_mode="constants").decode()
     return f"{text}\n"
 
 
@@ -351,18 +355,6 @@ def plain_state(state: Mapping[str, Any]) -> Json:
             known = repr(value)
         plain[str(key).encode("utf-8", "replace").decode()] = known
     return plain
-
-
-def _clean(value: Any, secrets: Mapping[str, str]) -> Any:
-    match value:
-        case str():
-            return redacted(value, secrets)
-        case dict():
-            return {redacted(key, secrets): _clean(item, secrets) for key, item in value.items()}
-        case list():
-            return [_clean(item, secrets) for item in value]
-        case _:
-            return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import anyio
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, InjectionConfig
 from mlflow_adk_eval.criteria.alignment import json_equal
+from mlflow_adk_eval.criteria.transcript import DECLARATIONS
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, nearest
 from mlflow_adk_eval.evalset.conversation import Injection, InjectionKind
 from mlflow_adk_eval.evalset.models import EvalSet, Json, canonical_json
@@ -45,8 +46,7 @@ def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
     for turn in (turn for case in cases for turn in case.actual):
         known |= {call.name for call in turn.tool_calls if call.name}
         for agent in turn.app_details.agent_details.values() if turn.app_details else ():
-            spellings = ("function_declarations", "functionDeclarations")
-            declared = [tool[key] for tool in agent.tool_declarations for key in spellings if key in tool]
+            declared = [tool[key] for tool in agent.tool_declarations for key in DECLARATIONS if key in tool]
             known |= {function["name"] for functions in declared for function in functions}
     others = known - named.keys()
     meant = {tool: nearest(tool, others) for tool in named if tool not in known}

@@ -23,10 +23,10 @@ from mlflow_adk_eval.cli.options import (
     dry_run_option,
     json_option,
     judges_group,
+    mlflow_options,
     policy_option,
     published_options,
     signing_options,
-    store_option,
     together,
     verify_options,
     wait_option,
@@ -118,8 +118,7 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
 @wait_option
 @signing_options
 @published_options
-@store_option
-@json_option
+@mlflow_options
 def promote_command(
     model: str, *, version: str, alias: str, dry_run: bool, summary: Path | None, junit: Path | None, as_json: bool, **options: Any
 ) -> None:
@@ -152,8 +151,7 @@ def promote_command(
 @dry_run_option
 @wait_option
 @signing_options
-@store_option
-@json_option
+@mlflow_options
 def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Move an alias of MODEL back to the previous version.
 
@@ -188,8 +186,7 @@ Exit codes:
 @click.option("--model", metavar="NAME", help="The registered model of the baseline, if the policy does not name one.")
 @reevaluation_options
 @published_options
-@store_option
-@json_option
+@mlflow_options
 def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
     """Decide whether the agent that RUN evaluated is good enough. Changes nothing."""
     check_published(summary, junit)
@@ -211,8 +208,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     "--policy", type=PATH, help="A policy that the evidence must meet today as well. Default: only the policy in the promotion record."
 )
 @verify_options
-@store_option
-@json_option
+@mlflow_options
 def verify_command(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
     """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
@@ -229,8 +225,7 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
 @click.option("--restore", is_flag=True, help="Move back aliases that no recorded promotion put where they are.")
 @click.option("--dry-run", is_flag=True, help="With --restore: only show the moves.")
 @signing_options
-@store_option
-@json_option
+@mlflow_options
 def audit_command(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
     """Find aliases of MODEL that no valid promotion put where they are."""
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
@@ -281,8 +276,7 @@ def attestation_group() -> None:
 @attestation_group.command("export", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
-@store_option
-@json_option
+@mlflow_options
 def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, as_json: bool) -> None:
     """Write the evidence of RUN_ID, its attestation and its signed promotion records to a folder."""
     from mlflow_adk_eval.gating.attestation import BUNDLE_PATH  # noqa: PLC0415 - `--help` stays fast

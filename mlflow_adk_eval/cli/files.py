@@ -28,8 +28,8 @@ from mlflow_adk_eval.cli.options import (
     check_output,
     force_option,
     json_option,
+    mlflow_options,
     storage_option,
-    store_option,
 )
 from mlflow_adk_eval.cli.output import end, print_json, tell
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, PolicyError, Problem, UsageError
@@ -303,8 +303,7 @@ def _accept(named: str, *, as_json: bool) -> None:
 @click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
 @click.option("-o", "--output", required=True, type=PATH, help="The eval set to write.")
 @force_option
-@store_option
-@json_option
+@mlflow_options
 def capture(
     *,
     trace_ids: tuple[str, ...],
@@ -341,8 +340,7 @@ def capture(
 @click.argument("what", type=click.Choice(["eval-set", "result", "rows"]))
 @click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its suffix sets the format: .json, .jsonl or .parquet.")
 @force_option
-@store_option
-@json_option
+@mlflow_options
 def export_command(run_id: str, what: What, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Export a run's eval set or results as files for ADK, or as rows.
 

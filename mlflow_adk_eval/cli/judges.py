@@ -28,7 +28,7 @@ from mlflow_adk_eval.cli.options import (
     json_option,
     judge_host_option,
     judge_limit_options,
-    store_option,
+    mlflow_options,
     together,
 )
 from mlflow_adk_eval.cli.output import end, print_json, write_file
@@ -62,8 +62,7 @@ if TYPE_CHECKING:
 @force_option
 @click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
 @confidence_option
-@store_option
-@json_option
+@mlflow_options
 def calibrate(  # noqa: PLR0913 - as many options
     runs: tuple[str, ...],
     *,
@@ -150,8 +149,7 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
 @judge_host_option
 @judge_limit_options
 @confidence_option
-@store_option
-@json_option
+@mlflow_options
 def judge_bench_command(
     judges: tuple[str, ...], *, items: Path | None, labels: Path | None, no_log: bool, as_json: bool, experiment: str, **options: Any
 ) -> None:

@@ -20,7 +20,7 @@ from mlflow_adk_eval.cli.options import (
     check_output,
     confidence_option,
     force_option,
-    json_option,
+    mlflow_options,
     store_option,
 )
 from mlflow_adk_eval.cli.output import print_json, tell, write_file
@@ -64,8 +64,7 @@ _NAME = "report.html"
 @click.argument("run_id")
 @click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
 @force_option
-@store_option
-@json_option
+@mlflow_options
 def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Save the HTML report of a run.
 
@@ -128,8 +127,7 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
 @click.option("--log", is_flag=True, help="Also log the HTML page as an artifact of RUN_B.")
 @click.option("--all", "every", is_flag=True, help="Also list the cases whose verdict did not change.")
 @confidence_option
-@store_option
-@json_option
+@mlflow_options
 def compare_command(
     run_a: str, run_b: str, *, output: Path | None, force: bool, log: bool, every: bool, as_json: bool, **options: Any
 ) -> None:
@@ -187,8 +185,7 @@ def compare_command(
 @click.option(
     "--attempts", type=COUNT, help="How many attempts share the error, as attempts.spend of the policy. Default: each has all of it."
 )
-@store_option
-@json_option
+@mlflow_options
 def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     """Show how many cases you need to detect a drop, and to pass max_drop.
 

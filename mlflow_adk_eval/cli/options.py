@@ -65,6 +65,8 @@ def together(*options: Option) -> Option:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 force_option = click.option("--force", is_flag=True, help="Overwrite the output file.")
 store_option = click.option("--tracking-uri", metavar="URI", help="The MLflow tracking server or store. Default: MLFLOW_TRACKING_URI.")
+mlflow_options = together(store_option, json_option)
+"""Of a command that asks MLflow and tells what came of it."""
 config_option = click.option(
     "--config-file-path",
     "--config",

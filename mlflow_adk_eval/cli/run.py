@@ -38,6 +38,7 @@ from mlflow_adk_eval.cli.options import (
     eval_set_paths,
     json_option,
     judges_group,
+    mlflow_options,
     storage_option,
     store_option,
     trace_limit,
@@ -327,8 +328,7 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
 @baseline_option
 @workers_option
 @detailed_option
-@store_option
-@json_option
+@mlflow_options
 @agent_output_option
 @judges_group
 def score(
@@ -372,8 +372,7 @@ def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | st
 
 @click.command(epilog=NO_VERDICT)
 @click.argument("folder", type=PATH)
-@store_option
-@json_option
+@mlflow_options
 def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     """Finish logging a run after MLflow was unreachable."""
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
@@ -385,8 +384,7 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
 @click.command("register", epilog=NO_VERDICT)
 @click.argument("run_id")
 @click.argument("name")
-@store_option
-@json_option
+@mlflow_options
 def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_json: bool) -> None:
     """Register the agent that RUN_ID evaluated as a version of the model NAME.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mlflow_adk_eval.cli.next_step import after_failure
-from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, json_option, store_option
+from mlflow_adk_eval.cli.options import COUNT, NO_VERDICT, mlflow_options
 from mlflow_adk_eval.cli.output import print_json
 from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import beginning, counted
@@ -28,8 +28,7 @@ _LONGEST = 40
 @click.command("runs", epilog=NO_VERDICT)
 @click.option("--experiment", metavar="NAME", help="List only runs of this experiment, by name or id. Default: all.")
 @click.option("--limit", type=COUNT, default=20, show_default=True, metavar="N", help="List at most this many runs, the latest.")
-@store_option
-@json_option
+@mlflow_options
 def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None, as_json: bool) -> None:
     """List the latest runs, to name one in another command.
 

@@ -27,7 +27,7 @@ from mlflow_adk_eval.evalset.models import (
     Part,
 )
 
-_DECLARATIONS = ("function_declarations", "functionDeclarations")
+DECLARATIONS = ("function_declarations", "functionDeclarations")
 _FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}
 """Grounding metadata that are HTML for a page, not evidence."""
 
@@ -236,10 +236,10 @@ def _functions(declaration: Any) -> Iterator[Any]:
     if not isinstance(plain, dict):
         yield plain
         return
-    for key in _DECLARATIONS:
+    for key in DECLARATIONS:
         functions = plain.get(key)
         yield from functions if isinstance(functions, list) else ()
-    if rest := {key: value for key, value in plain.items() if key not in _DECLARATIONS and value is not None}:
+    if rest := {key: value for key, value in plain.items() if key not in DECLARATIONS and value is not None}:
         yield rest
 
 

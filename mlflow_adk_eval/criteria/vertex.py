@@ -31,7 +31,16 @@ from mlflow_adk_eval.criteria.judged_turns import (
     single,
     trivial,
 )
-from mlflow_adk_eval.criteria.transcript import Step, dialogue_text, final_text, json_text, steps, user_text, whole_conversation
+from mlflow_adk_eval.criteria.transcript import (
+    DECLARATIONS,
+    Step,
+    dialogue_text,
+    final_text,
+    json_text,
+    steps,
+    user_text,
+    whole_conversation,
+)
 from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
@@ -47,7 +56,6 @@ _AGENT = "agent"
 _KINDS = ("function_call", "function_response", "text", "inline_data", "file_data", "executable_code", "code_execution_result")
 """What a part can be for the service. It has one of them."""
 _MEDIA = {"inline_data", "file_data"}
-_DECLARATIONS = ("function_declarations", "functionDeclarations")
 
 
 def exchange(user: str, agent: str) -> Json:
@@ -126,7 +134,7 @@ def _tool(declaration: Any) -> Json | None:
     plain = _plain(declaration)
     if not isinstance(plain, dict):
         return None
-    bare = "name" in plain and not any(name in plain for name in _DECLARATIONS)
+    bare = "name" in plain and not any(name in plain for name in DECLARATIONS)
     return {"function_declarations": [plain]} if bare else plain
 
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
-from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model
+from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped
 from mlflow_adk_eval.evalset.parse import decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
@@ -359,20 +359,9 @@ def dumps_result(result: EvalSetResult) -> str:
     for case in dumped.get("eval_case_results", ()):
         for required, empty in _REQUIRED_BY_ADK.items():
             case.setdefault(required, empty)
-    text = json.dumps(_finite(dumped), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+    finite = mapped(dumped, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
+    text = json.dumps(finite, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     return text.encode("utf-8", "replace").decode()
 
 
 _REQUIRED_BY_ADK: Json = {"overall_eval_metric_results": [], "eval_metric_result_per_invocation": [], "session_id": ""}
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list():
-            return [_finite(item) for item in value]
-        case _:
-            return value

@@ -24,6 +24,21 @@ Json = dict[str, Any]
 """A JSON object."""
 
 
+def mapped(value: Any, leaf: Callable[[Any], Any], key: Callable[[Any], Any] = lambda name: name) -> Any:
+    """Return JSON with other leaves in the same objects and lists; `key` says what becomes of the names.
+
+    >>> mapped({"a": [1, {"b": 2}]}, lambda number: -number)
+    {'a': [-1, {'b': -2}]}
+    """
+    match value:
+        case Mapping():
+            return {key(name): mapped(item, leaf, key) for name, item in value.items()}
+        case list() | tuple():
+            return [mapped(item, leaf, key) for item in value]
+        case _:
+            return leaf(value)
+
+
 class Model(BaseModel):
     """The base of all data models: immutable, both spellings, unknown fields kept.
 

@@ -55,6 +55,7 @@ from mlflow_adk_eval.store.reaching import (
     clock_of,
     created_experiment,
     created_once,
+    every_page,
     existing,
     is_denied,
     opened,
@@ -364,14 +365,8 @@ class MlflowStore:
 
     def models(self) -> list[str]:
         """Return the names of all registered models."""
-        names: list[str] = []
-        token: str | None = None
-        while True:
-            page = self.client.search_registered_models(max_results=100, page_token=token)
-            names += [str(model.name) for model in page]
-            token = page.token or None
-            if token is None:
-                return names
+        models = every_page(lambda token: self.client.search_registered_models(max_results=100, page_token=token))
+        return [str(model.name) for model in models]
 
     def claims(self, name: str) -> ClaimParams:
         """Return the claims to the aliases of a model as they were written, by key; none where nothing was ever promoted.

@@ -17,7 +17,7 @@ import re
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import mktime_tz, parsedate_tz
@@ -244,6 +244,19 @@ def _server_time(uri: str) -> datetime:
 
 CREATION = "mlflow.adk_eval.creation"
 """The tag, hidden on MLflow's pages by its prefix, by which what was created is found whose answer was lost: a value of its own for each."""
+
+
+def every_page(search: Callable[[str | None], Any]) -> Iterator[Any]:
+    """Yield what a search of MLflow finds, page by page.
+
+    Args:
+        search: what returns the page of a token; ``None``: the first.
+    """
+    token: str | None = None
+    while token != "":
+        page = search(token)
+        yield from page
+        token = page.token or ""
 
 
 def created_once(create: Callable[[], T], find: Callable[[], Sequence[T]], discard: Callable[[T], None]) -> T:

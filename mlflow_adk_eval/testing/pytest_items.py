@@ -18,6 +18,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.runner.evaluation import ExecutedCase
 from mlflow_adk_eval.testing.evaluator import Job
 from mlflow_adk_eval.testing.failure import Line, Tone, failure_of, kind_of, line, summary_of, text_of
+from mlflow_adk_eval.text import numbered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +176,7 @@ def safe_names(eval_ids: Sequence[str]) -> dict[str, str]:
     taken: set[str] = set()
     for eval_id in eval_ids:
         visible = _UNSAFE.sub(lambda unsafe: unsafe[0].encode("unicode_escape").decode("ascii"), eval_id)
-        name = base = re.sub(r":{2,}", ":", visible.translate(_BRACKETS)).strip(" :") or "(no name)"
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{base}~{number}"
-        taken.add(name)
-        names[eval_id] = name
+        name = re.sub(r":{2,}", ":", visible.translate(_BRACKETS)).strip(" :") or "(no name)"
+        names[eval_id] = numbered(name, taken, "~")
+        taken.add(names[eval_id])
     return names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import get_args
@@ -15,7 +15,7 @@ from mlflow.tracing.utils.prompt import update_linked_prompts_tag
 from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.judge.prompt import Prompt, load_prompt
-from mlflow_adk_eval.store.reaching import reaching_mlflow
+from mlflow_adk_eval.store.reaching import every_page, reaching_mlflow
 
 PREFIX = "adk_eval."
 """How the prompts' names begin in the registry."""
@@ -60,7 +60,8 @@ def _registered(client: MlflowClient, named: str, sha256: str, experiment_id: st
     ours = _ours(named.partition("@")[0], sha256)
     name = PREFIX + named.partition("@")[0]
     known = client.get_prompt(name)
-    same = (prompt for prompt in (_versions(client, name) if known else ()) if prompt.tags.get(HASH) == sha256)
+    versions = every_page(lambda token: client.search_prompt_versions(name, _VERSIONS_PER_PAGE, token)) if known else ()
+    same = (prompt for prompt in versions if prompt.tags.get(HASH) == sha256)
     prompt = next((prompt for prompt in same if ours is None or prompt.template == ours.text), None)
     if prompt is None and ours is None:
         raise TrackingError(f"prompt {named} ({sha256}) is neither in MLflow's registry nor in this version of the package")
@@ -87,13 +88,3 @@ def _ours(name: str, sha256: str) -> Prompt | None:
         return None
     used = next((one for name in get_args(PromptVariant) if (one := prompt.variant(name)).sha256 == sha256), None)
     return replace(used, text=used.text + used.closing) if used else None
-
-
-def _versions(client: MlflowClient, name: str) -> Iterator[PromptVersion]:
-    token = None
-    while True:
-        page = client.search_prompt_versions(name, _VERSIONS_PER_PAGE, token)
-        yield from page
-        token = page.token
-        if not token:
-            return

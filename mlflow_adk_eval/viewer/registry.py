@@ -13,6 +13,7 @@ from typing import Any
 
 from mlflow_adk_eval.gating.promotion.record import REFUSAL, TAG, pass_tag, read_location
 from mlflow_adk_eval.runs.listed import RunRow
+from mlflow_adk_eval.store.reaching import every_page
 
 CHAMPION = "champion"
 _MODELS_A_PAGE, _MOST_VERSIONS = 1_000, 10_000
@@ -79,13 +80,9 @@ class Registry:
 def registry_of(client: Any) -> Registry:
     """Return what the registry of a store says, with one search for models and one for versions."""
     aliases: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    token: str | None = None
-    while token != "":
-        page = client.search_registered_models(max_results=_MODELS_A_PAGE, page_token=token)
-        for model in page:
-            for alias, number in model.aliases.items():
-                aliases[str(model.name), str(number)].append(str(alias))
-        token = page.token or ""
+    for model in every_page(lambda token: client.search_registered_models(max_results=_MODELS_A_PAGE, page_token=token)):
+        for alias, number in model.aliases.items():
+            aliases[str(model.name), str(number)].append(str(alias))
     holders: defaultdict[str, list[Holder]] = defaultdict(list)
     noted: defaultdict[str, list[Noted]] = defaultdict(list)
     for version in client.search_model_versions(max_results=_MOST_VERSIONS):

@@ -36,6 +36,7 @@ from mlflow_adk_eval.evalset.models import (
     InvocationEvents,
     Part,
     SessionInput,
+    mapped,
 )
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.text import listed, numbered
@@ -381,15 +382,7 @@ class _Redactor:
 
     def json(self, value: Any) -> Any:
         """Return JSON with every text in it redacted; its keys stay."""
-        match value:
-            case str():
-                return self.text(value)
-            case Mapping():
-                return {key: self.json(item) for key, item in value.items()}
-            case list() | tuple():
-                return [self.json(item) for item in value]
-            case _:
-                return value
+        return mapped(value, lambda leaf: self.text(leaf) if isinstance(leaf, str) else leaf)
 
     def reference(self, turn: Invocation) -> Invocation:
         """Return what the agent did as a reference: without what it cost and without its instructions."""
