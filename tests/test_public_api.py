@@ -32,7 +32,14 @@ def test_the_public_names_are_exactly_these() -> None:
         "power", "predict_fn", "promote", "proportion_interval", "pull_eval_set", "push_eval_set", "rapid_eval", "record",
         "recording_of_report", "register", "rollback", "save_recording", "score", "score_batch", "scorers", "spark", "testing",
         "upload", "verify", "verify_attestation", "write_eval_set", "write_parts",
-    ], "a public name is added here, in __all__, in _HOMES and among the imports for type checkers, and described in docs/reference/api"  # fmt: skip
+    ], "a public name is added here, in _HOMES and in __init__.pyi for type checkers, and described in docs/reference/api"  # fmt: skip
+
+
+def test_type_checkers_see_each_public_name_at_its_home() -> None:
+    stub = Path(adk_eval.__file__).with_suffix(".pyi").read_text("utf-8")
+    seen = re.findall(r"^from mlflow_adk_eval\.?(\S*) import (\w+) as \2$", stub, re.MULTILINE)
+    homes = {name: home for home, names in vars(adk_eval)["_HOMES"].items() for name in names}
+    assert sorted(seen) == sorted((homes.get(name, ""), name) for name in adk_eval.__all__)
 
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "reference" / "api").glob("*.md"))
