@@ -23,8 +23,8 @@ from mlflow_adk_eval.analysis.calibration.judge_error import (
     corrected_rate,
     design_effect,
     kappa,
-    wilson,
 )
+from mlflow_adk_eval.analysis.stats import wilson_interval
 
 JUDGES = ((0.95, 0.9), (0.9, 0.7), (0.8, 0.8), (0.98, 0.98))
 """Sensitivity and specificity."""
@@ -84,13 +84,13 @@ def _drawn(truth: Truth, rng: Generator, *, with_kappa: bool) -> Hits:
     effect = design_effect(judged.tolist())
     corrected = corrected_rate(int(judged.sum()), judged.size, rates, design_effect=effect)
     told = {
-        "sensitivity": (rates.sensitivity_interval(), truth.sensitivity),
-        "specificity": (rates.specificity_interval(), truth.specificity),
-        "kappa": (rates.kappa_interval() if with_kappa else None, truth.kappa),
+        "sensitivity": (rates.measure("sensitivity")[1], truth.sensitivity),
+        "specificity": (rates.measure("specificity")[1], truth.specificity),
+        "kappa": (rates.measure("kappa")[1] if with_kappa else None, truth.kappa),
     }
     if isinstance(corrected, Corrected):
         told["corrected"] = ((corrected.low, corrected.high), truth.rate)
-        told["not corrected"] = (wilson(float(judged.mean()), judged.size / effect), truth.rate)
+        told["not corrected"] = (wilson_interval(float(judged.mean()), judged.size / effect), truth.rate)
     return {name: interval[0] <= value <= interval[1] for name, (interval, value) in told.items() if interval is not None}
 
 

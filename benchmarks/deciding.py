@@ -312,7 +312,7 @@ def changes_found(judge: Judge, _: int, histories: int) -> list[Followed]:
 
 
 def first_crossing(seen: Sequence[tuple[str, Sequence[float]]]) -> int | None:
-    """Return in which of the runs `drift_of` first finds a change, if it is asked after each of them."""
+    """Return in which of the runs `changes_of` first finds a change, if it is asked after each of them."""
     gains = log_evidence([values for _, values in seen], planned=PLANNED)
     return next((place for place, gain in enumerate(gains) if gain >= math.log(1 / ALPHA)), None)
 

@@ -157,7 +157,7 @@ def judges(quick: int) -> Shown:
         "Judges that change",
         (
             "A judge votes once on some answers of earlier runs, which had five votes each. After five runs it becomes 5, 10 or 20 points more\n"
-            f"lenient or stricter. A change counts as found if `drift_of` says so within {deciding.WITHIN} runs, and not before. The changes of the first\n"
+            f"lenient or stricter. A change counts as found if `changes_of` says so within {deciding.WITHIN} runs, and not before. The changes of the first\n"
             "table are as many of each size and direction:\n\n"
             f"{markdown(overall, pooled)}\n\n"
             f"By size and direction, with {MOST_ANCHORS} anchors in each run. A verdict is wrong if an equal candidate failed because the judge became\n"

@@ -2,7 +2,7 @@
 
 A run judges some answers again that the same judge judged before (`runs.anchors`). A difference is the new score minus the mean of the earlier
 ones, from −1 to 1. While the judge is the same, differences are 0 on average, and bets against that gain nothing (`stats.betting`).
-`drift_of` finds the first change. `changes_of` goes on after it: from there on only answers count that were first judged after the change.
+`changes_of` finds each change: after one, only answers count that were first judged after it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,9 @@ class Drift:
     """The mean difference since the change; above 0: the judge became more lenient."""
     low: float
     high: float
-    """The ends of the interval of `size`, at 1 − alpha, which takes the estimated place of the change for the true one."""
-    evidence: float
-    """The logarithm of the stake, where that was largest."""
+    """The ends of the interval of `size`, at 1 − `ALPHA`, which takes the estimated place of the change for the true one."""
     since_run: str
     """The first run after the change, as far as can be estimated."""
-    before_run: str
-    """The last run before it; empty where there is none."""
     unsure: tuple[str, ...] = ()
     """The runs from the first with which it may have come to the last."""
 
@@ -52,39 +48,26 @@ class Drift:
         return "more lenient" if self.size > 0 else "stricter"
 
 
-def drift_of(found: Sequence[tuple[str, Sequence[float]]], *, alpha: float = ALPHA) -> Drift | None:
-    """Return the first change of a judge that the differences of its runs show; ``None``: they show none.
-
-    Args:
-        found: the runs in their order, each with its differences from before all of them, in the order in which they came.
-        alpha: the chance of a false alarm over all looks.
-    """
-    changes, _ = changes_of([(run_id, [("", one) for one in differences]) for run_id, differences in found], alpha=alpha)
-    return next(iter(changes), None)
-
-
-def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]], *, alpha: float = ALPHA) -> tuple[list[Drift], list[float]]:
+def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]]) -> tuple[list[Drift], list[float]]:
     """Return every change of a judge, and the differences since the last one that say whether there is another.
 
-    The stake of `log_evidence` grows to 1 / `alpha` with a chance of at most `alpha`, ever, while the judge is the same (Ville). When it has, the
+    The stake of `log_evidence` grows to 1 / `ALPHA` with a chance of at most `ALPHA`, ever, while the judge is the same (Ville). When it has, the
     change is placed where two means, 0 before it and another one since, are most likely. Then a new epoch begins. As an answer from before the
     change differs in any case, an epoch counts only answers that were first judged in it.
 
     Args:
         runs: all runs of the judge in their order, also those without differences. A run that is not among them was before all of them.
-        alpha: the chance of a false alarm over all looks, in each epoch.
     """
     places = {run_id: place for place, (run_id, _) in enumerate(runs)}
     found = [(place, places.get(of, -1), gap) for place, (_, some) in enumerate(runs) for of, gap in some if places.get(of, -1) < place]
-    starts, epoch, evidence, unsure = [-1], found, list[float](), list[range]()
+    starts, epoch, unsure = [-1], found, list[range]()
     while True:
         epoch = [one for one in epoch if one[1] >= starts[-1] and one[0] > starts[-1]]
         groups = [(place, list(some)) for place, some in groupby(epoch, itemgetter(0))]
         gains = log_evidence([[gap for *_, gap in some] for _, some in groups], planned=PLANNED)
-        crossed = next((place for (place, _), gain in zip(groups, gains, strict=True) if gain >= math.log(1 / alpha)), None)
+        crossed = next((place for (place, _), gain in zip(groups, gains, strict=True) if gain >= math.log(1 / ALPHA)), None)
         if crossed is None:
             break
-        evidence.append(max(gains))
         likelihood = {
             place: math.fsum(some) ** 2 / len(some) for place, _ in groups if place <= crossed and (some := _across(epoch, place))
         }
@@ -93,12 +76,10 @@ def changes_of(runs: Sequence[tuple[str, Sequence[Anchored]]], *, alpha: float =
         likely = [place for place, one in likelihood.items() if one >= least]
         unsure.append(range(1 + max((place for place, _ in groups if place < likely[0]), default=-1), likely[-1] + 1))
     changes: list[Drift] = []
-    for start, since, end, gain, places_of in zip(starts, starts[1:], [*starts[2:], len(runs)], evidence, unsure, strict=False):
+    for start, since, end, places_of in zip(starts, starts[1:], [*starts[2:], len(runs)], unsure, strict=False):
         values = _across([one for one in found if one[1] >= start and one[0] < end], since)
-        size, low, high = math.fsum(values) / len(values), -_end([-value for value in values], alpha), _end(values, alpha)
-        before = runs[since - 1][0] if since else ""
-        may = tuple(runs[place][0] for place in places_of)
-        changes.append(Drift(size=size, low=low, high=high, evidence=gain, since_run=runs[since][0], before_run=before, unsure=may))
+        size, low, high = math.fsum(values) / len(values), -_end([-value for value in values]), _end(values)
+        changes.append(Drift(size=size, low=low, high=high, since_run=runs[since][0], unsure=tuple(runs[place][0] for place in places_of)))
     return changes, [gap for *_, gap in epoch]
 
 
@@ -107,22 +88,22 @@ def _across(found: Sequence[tuple[int, int, float]], since: int) -> list[float]:
     return [gap for place, of, gap in found if of < since <= place]
 
 
-def _end(values: Sequence[float], alpha: float) -> float:
+def _end(values: Sequence[float]) -> float:
     """Return the upper end of the interval of a mean: the last one that bets do not refute."""
     inside, outside = math.fsum(values) / len(values), 1.0
     for _ in range(_STEPS):
         middle = (inside + outside) / 2
         against = log_wealth([-value for value in values], -middle, worst=-1.0)[-1]
-        inside, outside = (inside, middle) if against >= math.log(2 / alpha) else (middle, outside)
+        inside, outside = (inside, middle) if against >= math.log(2 / ALPHA) else (middle, outside)
     return outside
 
 
-def anchors_to_find(differences: Sequence[float], runs: int, *, size: float = PLANNED, alpha: float = ALPHA) -> int | None:
+def anchors_to_find(differences: Sequence[float], runs: int, *, size: float = PLANNED) -> int | None:
     """Return after about how many anchors a change by `size` that begins now is found; ``None``: after more than can be said.
 
     Single votes flip then, and the judge goes on as in the `differences` of so many `runs`.
     """
-    wanted = math.log(1 / alpha) + math.log(2 * (runs + 1) * (runs + 2))  # as of the stake only a share is left for a change that late
+    wanted = math.log(1 / ALPHA) + math.log(2 * (runs + 1) * (runs + 2))  # as of the stake only a share is left for a change that late
     flipped, owed = list[float](), 0.0
     for value in islice(cycle(differences or (0.0,)), _MOST):
         flip = min(math.floor(owed := owed + size), 1 - value)

@@ -48,6 +48,12 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants")
 
 
+class Strict(BaseModel):
+    """The base of what only this package writes: immutable, unknown fields refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
 def unwanted(found: str, wanted: str, *, near: str = "", of: tuple[str, ...] = ()) -> PydanticCustomError:
     """Return the error of a validator, in our words.
 

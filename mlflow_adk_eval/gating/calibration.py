@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,7 +37,7 @@ from mlflow_adk_eval.gating.policy.model import AttestationPin
 from mlflow_adk_eval.judge.voting import early_verdict
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Vote, grouped, mean, reason_of
-from mlflow_adk_eval.runs.examined import Documents, ExaminedRun, ReadableRun, Rows, examine
+from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion, prompt_keys, state_problems
 
 _WORTH = {"yes": 1.0, "no": 0.0}
@@ -45,15 +45,10 @@ _LONGEST_SAYING = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedRun:
-    """A run, and what its judges decided."""
+class JudgedRun(ReadableRun):
+    """A run whose evidence can be believed, and what its judges decided."""
 
-    evidence: Evidence
-    documents: Documents
-    cases: Sequence[CaseResult]
     units: Units
-    rows: Rows
-    """What was said and done on each turn, by case run."""
 
 
 def judged_run(evidence: Evidence, run: ExaminedRun | None = None) -> JudgedRun:
@@ -74,13 +69,12 @@ def judged_run(evidence: Evidence, run: ExaminedRun | None = None) -> JudgedRun:
         ordered = (replace(one, votes=tuple(sorted(one.votes, key=lambda vote: vote.vote_index))) for one in case.results)
         return replace(case, results=tuple(ordered))
 
-    cases = run.report.cases.changed(in_order)
-    units = _units(evidence.run_id, run.documents, cases)
-    return JudgedRun(evidence=evidence, documents=run.documents, cases=cases, units=units, rows=run.rows)
+    known = {each.name: getattr(run, each.name) for each in fields(run)}
+    return JudgedRun(**known, units=_units(run, run.report.cases.changed(in_order)))
 
 
-def _units(run_id: str, documents: Documents, cases: Iterable[CaseResult]) -> Units:
-    expected = iter(documents.eval_set.eval_cases)  # in the order of the results
+def _units(run: ReadableRun, cases: Iterable[CaseResult]) -> Units:
+    expected = iter(run.eval_set.eval_cases)  # in the order of the results
     case: EvalCase | None = None
     judged, aliases = dict[Unit, JudgeDecision](), dict[Unit, Unit]()
     for played in cases:
@@ -88,7 +82,7 @@ def _units(run_id: str, documents: Documents, cases: Iterable[CaseResult]) -> Un
             case = next(expected)
         for result in played.results:
             if result.decides:
-                units = _units_of(run_id, documents.config, case, played.run_index, result)
+                units = _units_of(run.evidence.run_id, run.report.config, case, played.run_index, result)
                 cells = grouped((unit.rubric_id, unit) for unit in units if unit.invocation_index is not None)
                 # What whole cases with a single cell are called, each with that cell.
                 single = {replace(turns[0], invocation_index=None): turns[0] for turns in cells.values() if len(turns) == 1}
@@ -265,7 +259,7 @@ def labels_among(calibration: Calibration, run: ReadableRun, cases: Iterable[Cas
             f"the labels are of answers of run {named}, and how often people agree with a verdict differs from agent to agent:"
             f" label a sample of this run (mlflow-adk-eval calibrate {run_id} --sample 50)"
         )
-    units, whole = _units(run_id, run.documents, cases), calibration.criteria[criterion].level == "case"
+    units, whole = _units(run, cases), calibration.criteria[criterion].level == "case"
     judged = units.at(criterion, None, whole_cases=whole)
     opinions = {unit: opinion for unit, opinion in opinions_in(calibration).items() if unit in judged and opinion.passed is not None}
     found = _counted(criterion, judged, opinions, units, calibration.sampled)
@@ -329,7 +323,7 @@ def _judge_of(runs: Iterable[JudgedRun], name: str) -> tuple[dict[str, str | Non
     """
     found: list[tuple[dict[str, str | None], str]] = []
     for run in runs:
-        config, params = run.documents.config, run.evidence.params
+        config, params = run.report.config, run.evidence.params
         if name in config.thresholds():
             keys = judge_keys(params, name) if name in judged_criteria(config) else [f"threshold.{key_of_criterion(name)}"]
             one = {key: params.get(key) for key in keys}, settings_sha256(config, name)

@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from math import ceil
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -25,7 +25,6 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import ConfigError, InputError, TrackingError, UsageError
 from mlflow_adk_eval.evalset.parse import decode
 from mlflow_adk_eval.gating.attestation import BUNDLE_PATH, EVALUATION_PATH, attestation_problems
-from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runs import anchors as kept
 from mlflow_adk_eval.runs.anchors import ANCHORS, Anchors, EarlierCell, JudgeAnchors, KnownJudge
@@ -33,10 +32,12 @@ from mlflow_adk_eval.runs.examined import ReadableRun
 from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, read_manifest, sha256
 from mlflow_adk_eval.runs.parts import ACTUAL, CASES, VOTES
 from mlflow_adk_eval.runs.stored_run import StoredPart
+from mlflow_adk_eval.store.reaching import every_page
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.policy.model import AttestationPin
+    from mlflow_adk_eval.gating.registry import MlflowStore
 
 MOST_RUNS = 50
 """A run that ends looks at so many complete ones, the latest."""
@@ -107,7 +108,7 @@ class JudgeDrift:
 
     def moments(self, run: ReadableRun, criterion: str) -> list[int]:
         """Return when the evaluations began that asked for the votes of a criterion; one that is not known was before all others."""
-        asked = {asked_in for name, _, asked_in in run.documents.vote_sources if name == criterion}
+        asked = {asked_in for name, _, asked_in in run.vote_sources if name == criterion}
         return [run.evidence.start_time or 0 if not each else self.evaluations.get(each, 0) for each in asked or {""}]
 
     def between(self, criterion: str, least: float, moments: Iterable[int]) -> list[str]:
@@ -118,25 +119,11 @@ class JudgeDrift:
         return [described(history.judge, drift) for drift in found] if history else []
 
 
-class RunStore(Protocol):
-    """What is asked of `MlflowStore`."""
-
-    client: Any
-
-    def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
-        """Return the first of these artifacts that a run has."""
-        ...
-
-    def stage(self, run_id: str) -> str:
-        """Return whether a run is ``active`` or ``deleted``."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class JudgedRun:
     """A run in which judges decided."""
 
-    store: RunStore = field(repr=False)
+    store: MlflowStore = field(repr=False)
     run_id: str
     params: Mapping[str, str]
     started: int
@@ -197,7 +184,7 @@ class JudgedRun:
 
 
 def listed_runs(
-    store: RunStore, experiment_id: str, until: datetime, pin: AttestationPin | None = None, *, latest: bool = False
+    store: MlflowStore, experiment_id: str, until: datetime, pin: AttestationPin | None = None, *, latest: bool = False
 ) -> list[JudgedRun]:
     """Return the runs of an experiment in which judges decided, with their anchors, the earliest first.
 
@@ -210,16 +197,12 @@ def listed_runs(
     """
     wanted = f"params.`adk_eval.judge_model` LIKE '%' and attributes.start_time <= {int(until.timestamp() * 1000)}"
     wanted += " and tags.`adk_eval.status` = 'complete' and attributes.status = 'FINISHED'" if latest else ""
-    listed, order, most = list[JudgedRun](), ["attributes.start_time DESC"], MOST_RUNS if latest else 1000
-    token: str | None = ""
-    while token is not None:
-        page = store.client.search_runs([experiment_id], wanted, max_results=most, order_by=order, page_token=token or None)
-        listed += [_judged_run(store, found, pin) for found in page]
-        token = None if latest else page.token or None
-    return listed[::-1]
+    order, most = ["attributes.start_time DESC"], MOST_RUNS if latest else 1000
+    found = every_page(lambda token: store.client.search_runs([experiment_id], wanted, max_results=most, order_by=order, page_token=token))
+    return [_judged_run(store, run, pin) for run in islice(found, MOST_RUNS if latest else None)][::-1]
 
 
-def _judged_run(store: RunStore, found: Any, pin: AttestationPin | None) -> JudgedRun:
+def _judged_run(store: MlflowStore, found: Any, pin: AttestationPin | None) -> JudgedRun:
     info, params, tags = found.info, found.data.params, found.data.tags
     complete = tags.get("adk_eval.status") == "complete" and info.status == "FINISHED"
     started, ended, run_id = info.start_time or 0, info.end_time, info.run_id
@@ -281,19 +264,16 @@ def planned(
                 marks = [(cell.id[1:], (*cell.id[1:3], None, cell.id[-1])) for cell in cells]
                 yield [replace(cell, labelled=bool(run.labelled.intersection(mark))) for cell, mark in zip(cells, marks, strict=True)]
 
-    calls = kept.calls_allowed(_votes(cases), criteria, config.anchor_share)
+    votes = (vote for case in cases for result in case.results for vote in result.votes)
+    calls = kept.calls_allowed(votes, criteria, config.anchor_share)
     cells = kept.chosen(sources(), run_id, calls, {one.cell for own in had.values() for one in own.anchors})
     previous = kept.Previous(run_id=last, evidence_sha256=runs[places[last]].params.get(_MANIFEST, "")) if last else None
     return JudgeAnchors(judge=judge, criteria=tuple(criteria), previous=previous, planned=len(cells), missing=tuple(missing)), cells
 
 
-def _votes(cases: Cases) -> Iterator[Vote]:
-    return (vote for case in cases for result in case.results for vote in result.votes)
-
-
-def drift_of_listed(store: RunStore, run: ReadableRun, listed: Sequence[JudgedRun], pin: AttestationPin | None = None) -> JudgeDrift:
+def drift_of_listed(store: MlflowStore, run: ReadableRun, listed: Sequence[JudgedRun], pin: AttestationPin | None = None) -> JudgeDrift:
     """Return what the runs of an experiment say of the judges of one of them; `pin`: who must have attested those."""
-    judges, histories = kept.judges_of(run.documents.config, run.evidence.params), dict[str, JudgeHistory]()
+    judges, histories = kept.judges_of(run.report.config, run.evidence.params), dict[str, JudgeHistory]()
     for judge in dict.fromkeys(known.judge for known in judges.values()):
         problems = (*_chain_problems(store, listed, judge), *_own_problems(run, judges, judge, listed))
         histories[judge] = replace(history_of(listed, judge, pin), problems=problems)
@@ -327,7 +307,7 @@ def history_of(listed: Sequence[JudgedRun], judge: str, pin: AttestationPin | No
     )
 
 
-def _chain_problems(store: RunStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:
+def _chain_problems(store: MlflowStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:
     """Yield where runs with anchors of a judge are missing, and where anchors are not what they should be."""
     yield from (one.trouble for one in listed if one.trouble and (one.anchors is None or one.of(judge)))
     known, linked = {one.run_id: one for one in listed}, [(one, own) for one in listed if (own := one.of(judge))]
@@ -356,7 +336,7 @@ def _own_problems(run: ReadableRun, judges: Mapping[str, KnownJudge], judge: str
 
     It cannot while another run overlaps with this one, or once answers of the runs before it were labelled, as both change the choice.
     """
-    config, run_id = run.documents.config, run.evidence.run_id
+    config, run_id = run.report.config, run.evidence.run_id
     mine = next((one for one in listed if one.run_id == run_id), None)
     own = mine.of(judge) if mine else None
     if not config.anchor_share:

@@ -32,17 +32,7 @@ from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.gating.attestation import BUNDLE_PATH, EVALUATION_PATH
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.claim_log import Checkpoint, ClaimLog, ClaimLogError, ClaimParams, read_claim_log
-from mlflow_adk_eval.gating.promotion.record import (
-    TAG,
-    Record,
-    RegisteredModel,
-    Target,
-    Version,
-    VersionId,
-    decision_statement,
-    description,
-    pass_tag,
-)
+from mlflow_adk_eval.gating.promotion.record import TAG, Record, RegisteredModel, Target, Version, VersionId, decision_statement, pass_tag
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.files import StoredFiles, files_in, new_folder
@@ -119,6 +109,11 @@ def store_at(
 
 class MlflowStore:
     """An MLflow tracking server with its model registry, in the terms of the gate."""
+
+    grace_s = 300.0
+    """For how long others wait for a claim that has not ended, before they take its owner for dead."""
+    lease_s = 30.0
+    """For how long its owner may begin to set the alias after it has confirmed the claim; far less, since that request takes time, too."""
 
     def __init__(self, tracking_uri: str | None = None, registry_uri: str | None = None, **trust: Unpack[Trust]) -> None:
         """Connect; the arguments are those of `store_at`."""
@@ -253,7 +248,7 @@ class MlflowStore:
             policy: the policy.
             run: the run that is decided on, which may be one of those.
         """
-        if policy.calibration is None or not isinstance(run, ReadableRun) or not judged_criteria(run.documents.config):
+        if policy.calibration is None or not isinstance(run, ReadableRun) or not judged_criteria(run.report.config):
             return None
         from mlflow_adk_eval.analysis.calibration.calibration import load_calibration  # noqa: PLC0415 - few policies have one
         from mlflow_adk_eval.gating.calibration import check_calibration  # noqa: PLC0415
@@ -268,7 +263,7 @@ class MlflowStore:
             now: runs that began later do not count.
             policy: which may demand that the runs that count are attested.
         """
-        if not isinstance(run, ReadableRun) or not judged_criteria(run.documents.config):
+        if not isinstance(run, ReadableRun) or not judged_criteria(run.report.config):
             return None
         from mlflow_adk_eval.gating.drift import JudgeDrift, drift_of_listed, listed_runs  # noqa: PLC0415 - as above
 
@@ -599,7 +594,7 @@ class MlflowStore:
         with existing(str(target)):
             experiment_id = self.experiment_of(record.decision.run_id)
             before = self.client.get_model_version(target.name, target.version).description or ""
-            self.client.update_model_version(target.name, target.version, description(record, experiment_id, before))
+            self.client.update_model_version(target.name, target.version, record.description(experiment_id, before))
 
     def untag(self, target: Target, key: str) -> None:
         """Remove a tag from a version.

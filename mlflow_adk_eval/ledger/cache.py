@@ -276,8 +276,7 @@ class CallCache(AbstractContextManager["CallCache"]):
         Raises:
             UsageError: if the ledger is none of ours or cannot be written to. It is found here, before anything is paid for.
         """
-        values: dict[str, Any] = {**asdict(run), "lineage": run.lineage or self.scope(run.run_id), "started": run.started_at.timestamp()}
-        del values["started_at"]
+        values: dict[str, Any] = {**asdict(run), "lineage": run.lineage or self.scope(run.run_id), "started_at": run.started_at.timestamp()}
         values["code"] = code_of(self._key, "run", tuple(values[name] for name in _SIGNED), b"")
         with self._raising():
             self._database.change(self._sql.begin, values)

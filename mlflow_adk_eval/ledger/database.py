@@ -81,6 +81,13 @@ HELD = "run "
 """What the address begins with under which a run is held."""
 
 
+def _upsert(table: str, key: Iterable[str], values: Mapping[str, str]) -> str:
+    """Return what writes a row, in the place of one with the same key; `values`: the SQL of each other column."""
+    row = {name: f":{name}" for name in key} | dict(values)
+    into = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+    return f"{into} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in values)}"
+
+
 class Statements:
     """Each statement, as one database takes it. All times are the database's own, so that no two clocks are compared."""
 
@@ -108,10 +115,9 @@ class Statements:
             kind: f"SELECT body, code FROM {p}{kind} WHERE {' AND '.join(f'{name} = :{name}' for name in names)}"
             for kind, names in PLACES.items()
         }
-        put_answer = f"""
-            INSERT INTO {p}answer (address, body, code, kept_at) VALUES (:address, :body, :code, {now})
-            ON CONFLICT (address) DO UPDATE
-            SET body = excluded.body, code = excluded.code, kept_at = excluded.kept_at, owner = NULL, until = NULL"""
+        kept = {"body": ":body", "code": ":code", "kept_at": now}
+        put = {kind: _upsert(f"{p}{kind}", names, kept) for kind, names in PLACES.items()}
+        self.put = put | {"answer": f"{put['answer']}, owner = NULL, until = NULL"}  # which ends the claim
         # Nobody can claim what is answered, or what another one holds whose lease runs; no lease is longer. `again`: although it is answered.
         self.claim = f"""
             INSERT INTO {p}answer (address, kept_at, owner, until) VALUES (:address, {now}, :owner, {now} + :lease_s)
@@ -122,17 +128,7 @@ class Statements:
         self.holder = f"SELECT owner, kept_at FROM {p}answer WHERE address = :address"
         self.renew = f"UPDATE {p}answer SET until = {now} + :lease_s WHERE address = :address AND owner = :owner"
         self.give_up = f"UPDATE {p}answer SET owner = NULL, until = NULL WHERE address = :address AND owner = :owner"
-        put_conversation = f"""
-            INSERT INTO {p}conversation (lineage, key, body, code, kept_at) VALUES (:lineage, :key, :body, :code, {now})
-            ON CONFLICT (lineage, key) DO UPDATE SET body = excluded.body, code = excluded.code, kept_at = excluded.kept_at"""
-        self.put = {"answer": put_answer, "conversation": put_conversation}
-        self.begin = f"""
-            INSERT INTO {p}run (run_id, lineage, eval_set_digest, config_digest, agent_name, agent_version, status, started_at, code)
-            VALUES (:run_id, :lineage, :eval_set_digest, :config_digest, :agent_name, :agent_version, :status, :started, :code)
-            ON CONFLICT (run_id) DO UPDATE SET
-                lineage = excluded.lineage, code = excluded.code, eval_set_digest = excluded.eval_set_digest, config_digest = excluded.config_digest,
-                agent_name = excluded.agent_name, agent_version = excluded.agent_version,
-                status = excluded.status, started_at = excluded.started_at"""
+        self.begin = _upsert(f"{p}run", RUN_TEXTS[:1], {name: f":{name}" for name in (*RUN_TEXTS[1:], "started_at", "code")})
         self.finish = f"UPDATE {p}run SET status = 'finished' WHERE run_id = :run_id"
         known = f"SELECT {', '.join(RUN_TEXTS)}, started_at, code FROM {p}run"
         self.run = f"{known} WHERE run_id = :run_id"

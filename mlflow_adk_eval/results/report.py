@@ -18,17 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mlflow_adk_eval.evalset.models import canonical
-from mlflow_adk_eval.results.outcomes import (
-    CaseResult,
-    CriterionResult,
-    LazySequence,
-    PlannedCriterion,
-    Tally,
-    Verdict,
-    mean,
-    reaches,
-    verdict_of,
-)
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, LazySequence, PlannedCriterion, Tally, Verdict, mean, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,14 +37,21 @@ Change = Callable[[CaseResult], CaseResult | None]
 class Cases(LazySequence[CaseResult]):
     """The results of case runs, in the order of the eval set and of the runs within a case."""
 
-    memo: dict[Any, Any]
-    """What was computed of all cases, as that takes a while."""
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What was computed of all cases, as that takes a while."""
+        return {}
 
     def keys(self) -> Iterator[tuple[str, int]]:
         """Yield the eval id and the run index of each case run."""
         return ((case.eval_id, case.run_index) for case in self)
 
-    @property
+    @cached_property
+    def places(self) -> Mapping[tuple[str, int], int]:
+        """The place of each case run, by its eval id and run index."""
+        return {key: place for place, key in enumerate(self.keys())}
+
+    @cached_property
     def verdicts(self) -> Sequence[Verdict]:
         """The verdict of each case run."""
         return tuple(case.verdict for case in self)
@@ -87,7 +84,7 @@ class Cases(LazySequence[CaseResult]):
 
     def changed(self, change: Change) -> Cases:
         """Return the results as they are changed, without those of which nothing is left."""
-        return CasesInMemory(result for case in self if (result := change(case)) is not None)
+        return ChangedCases(self, change)
 
     def loaded(self, place: int) -> CaseResult:
         """Return the result at a place with everything of it in memory."""
@@ -103,8 +100,11 @@ class CasesInMemory(Cases):
 
     def __init__(self, cases: Iterable[CaseResult] = ()) -> None:
         """Take the results."""
-        self.memo = {}
         self._cases = tuple(cases)
+
+    def changed(self, change: Change) -> Cases:
+        """Return the results as they are changed, at once."""
+        return CasesInMemory(result for case in self if (result := change(case)) is not None)
 
     def at(self, place: int) -> CaseResult:
         """Return the result at a place."""
@@ -128,7 +128,6 @@ class ChangedCases(Cases):
 
     def __init__(self, cases: Cases, change: Change) -> None:
         """Take the others, and how each is changed."""
-        self.memo = {}
         self._cases, self._change = cases, change
         self._places = array("q", (place for place, case in enumerate(cases) if change(case) is not None))
 
@@ -142,10 +141,6 @@ class ChangedCases(Cases):
     def __len__(self) -> int:
         """Return the number of results."""
         return len(self._places)
-
-    def changed(self, change: Change) -> Cases:
-        """Return the results as they are changed once more."""
-        return ChangedCases(self, change)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +220,7 @@ class Report:
         """*failed* if a case missed a threshold, else *undecided* if evidence is missing, else *passed*."""
         return verdict_of(self.verdicts)
 
-    @cached_property
+    @property
     def verdicts(self) -> Sequence[Verdict]:
         """The verdict of each case run."""
         return self.cases.verdicts
@@ -360,7 +355,8 @@ def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
         if verdict != "passed" and last_unpassed != len(eval_ids):
             unpassed, last_unpassed = unpassed + 1, len(eval_ids)
         decided = False
-        for planned, score, scored, errored, skipped in tallies:
+        for tally in tallies:
+            planned, score, scored, errored, skipped = tally
             count = counts.get(planned.criterion)
             if count is None:
                 count = counts[planned.criterion] = _Count(planned)
@@ -369,8 +365,7 @@ def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
                     count.planned = planned
                 decided = True
                 count.deciding += 1
-                if score is not None and reaches(score, planned.threshold, greater_is_better=planned.greater_is_better):
-                    count.passed += 1
+                count.passed += tally.passed
             count.scored += scored
             count.errored += errored
             count.skipped += skipped

@@ -29,6 +29,7 @@ from mlflow_adk_eval.results.outcomes import (
     Vote,
     case_outcome,
     explanation_of,
+    grouped,
     reason_of,
     status_of,
 )
@@ -152,10 +153,10 @@ def cell_at(result: CriterionResult, index: int) -> Outcome | None:
 
 
 def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
-    return [{"name": call.name, "args": _json(call.args or {})} for call in invocation.tool_calls] if invocation else None
+    return [{"name": call.name, "args": as_json(call.args or {})} for call in invocation.tool_calls] if invocation else None
 
 
-def _json(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return `value` with null for what is no finite number, and its text for what is no JSON."""
     try:
         return to_jsonable_python(value, inf_nan_mode="null", serialize_unknown=True)
@@ -269,10 +270,7 @@ class ItemResult:
 
 def votes_by_turn(votes: Iterable[Vote]) -> dict[int, list[Vote]]:
     """Return the votes on each turn, by its index."""
-    by_turn: dict[int, list[Vote]] = {}
-    for vote in votes:
-        by_turn.setdefault(vote.invocation_index, []).append(vote)
-    return by_turn
+    return grouped((vote.invocation_index, vote) for vote in votes)
 
 
 def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]:
@@ -283,9 +281,7 @@ def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]
         votes: those on this cell.
     """
     recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
-    by_item: dict[str | None, list[Vote]] = {}
-    for vote in votes:
-        by_item.setdefault(vote.rubric_id, []).append(vote)
+    by_item = grouped((vote.rubric_id, vote) for vote in votes)
     results: list[ItemResult] = []
     for item in dict.fromkeys((*recorded, *by_item)):
         record, cast = recorded.get(item, {}), by_item.get(item, ())

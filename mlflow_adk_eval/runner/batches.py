@@ -43,7 +43,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Cases, CasesInMemory
 from mlflow_adk_eval.runner.evaluation import CaseExecutor, Engine, Evaluation, Options, wait
 from mlflow_adk_eval.runs.collect import InParts
-from mlflow_adk_eval.runs.parts import CASES, PART_BYTES, PART_TURNS, AsTheyAre, PartWriter, WrittenPart
+from mlflow_adk_eval.runs.parts import CASES, PART_BYTES, PART_TURNS, Cleaner, PartWriter, WrittenPart
 
 _MAX_ATTEMPTS = 2
 _IN_FLIGHT = 2
@@ -138,7 +138,7 @@ class _OnePart:
     """Writes one part."""
 
     def __init__(self, folder: Path, criteria: Sequence[str], texts: Mapping[str, CaseTexts | None], *, judged: bool) -> None:
-        self.writer = PartWriter(folder, criteria, AsTheyAre(), judged=judged, part_turns=None)
+        self.writer = PartWriter(folder, criteria, Cleaner(), judged=judged, part_turns=None)
         self._texts = texts
 
     def add(self, case: EvalCase, runs: Sequence[CaseResult], /) -> None:

@@ -38,7 +38,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Cases, Report
 from mlflow_adk_eval.runner.keywords import Progress
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InMemory, InParts, KeptParts
-from mlflow_adk_eval.runs.parts import AsTheyAre, Cleaner
+from mlflow_adk_eval.runs.parts import Cleaner
 from mlflow_adk_eval.runtime import each, gathered, guarded_loop
 from mlflow_adk_eval.text import counted, listed
 
@@ -266,7 +266,7 @@ class Evaluation:
         cases = self.eval_set.eval_cases
         if clean is None and self.executor.options.workers == 1 and not isinstance(cases, StreamedCases):
             return None
-        parts = partial(InParts, self.plan.criteria(self.config), clean or AsTheyAre(), judged=bool(judged_criteria(self.config)))
+        parts = partial(InParts, self.plan.criteria(self.config), clean or Cleaner(), judged=bool(judged_criteria(self.config)))
         if not isinstance(cases, StreamedCases):
             return parts()
         large = cases.turns > SMALL_TURNS  # as is known already, so that nothing is kept in memory meanwhile

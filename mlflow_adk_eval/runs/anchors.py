@@ -19,13 +19,13 @@ from math import ceil, floor, isfinite
 from statistics import fmean
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
-from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.evalset.models import Strict, canonical_json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.results.outcomes import Vote
+from mlflow_adk_eval.results.outcomes import Vote, grouped
 from mlflow_adk_eval.runs.manifest import key_of_criterion, prompt_keys
 
 ANCHORS = "anchors.json"
@@ -41,11 +41,7 @@ CellId = tuple[str, str, int, int, str]
 """A run, a case, its run, a turn and a criterion."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Anchor(_Model):
+class Anchor(Strict):
     """A cell of an earlier run that was judged again."""
 
     criterion: str
@@ -77,14 +73,14 @@ class Anchor(_Model):
         return self.now - self.before
 
 
-class Previous(_Model):
+class Previous(Strict):
     """The last run of the experiment that had anchors of the same judge."""
 
     run_id: str
     evidence_sha256: str
 
 
-class JudgeAnchors(_Model):
+class JudgeAnchors(Strict):
     """The anchors of one judge."""
 
     judge: str
@@ -101,7 +97,7 @@ class JudgeAnchors(_Model):
     """In the order in which they were chosen."""
 
 
-class Anchors(_Model):
+class Anchors(Strict):
     """The anchors of a run."""
 
     version: Literal[1] = 1
@@ -181,10 +177,8 @@ def cells_of(run_id: str, votes: Iterable[Vote], config: EvalConfig, judges: Map
         config: of the run.
         judges: the criteria that count, see `judges_of`.
     """
-    cast: dict[CellId, list[Vote]] = {}
-    for vote in votes:
-        if vote.criterion in judges:
-            cast.setdefault((run_id, vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion), []).append(vote)
+    known = (vote for vote in votes if vote.criterion in judges)
+    cast = grouped(((run_id, vote.eval_id, vote.run_index, vote.invocation_index, vote.criterion), vote) for vote in known)
     cells = list[EarlierCell]()
     seen = {_answer(vote) for listed in cast.values() for vote in listed if not vote.reused}
     for cell, listed in cast.items():

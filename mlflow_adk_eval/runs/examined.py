@@ -10,10 +10,8 @@ The run is read part by part, so that no more is in memory than a decision needs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import pairwise, product
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -21,9 +19,9 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, pars
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
+from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.sequence import SEQUENCE, UntilDecided, read_sequence
-from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.runs.checked_cells import TableReader
 from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, Manifest, contradictions, key_of_criterion, state_problems
 from mlflow_adk_eval.runs.parts import ACTUAL, CASES, VOTES
@@ -32,29 +30,6 @@ from mlflow_adk_eval.text import Few
 
 _EVAL_SET = TypeAdapter(EvalSet)
 _MANY_RUNS, _MOST_DIGITS = 1_000, 16
-_Key = tuple[str, int]
-"""An eval id and a run index."""
-
-Rows = Mapping[_Key, Sequence[Mapping[str, Any]]]
-"""The turns of each case run, by eval id and run index, with what was said and done there; read when they are asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Documents:
-    """What was to be evaluated, and how."""
-
-    eval_set: EvalSet
-    """With the cases that a run until decided did not come to; its report has the others."""
-    config: EvalConfig
-    num_runs: int
-    copies: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The cases that have the content of an earlier one, by id, with the id of that one."""
-    tags: Sequence[tuple[str, ...]] = ()
-    """The tags of each case, in the order of the eval set."""
-    simulated: bool = False
-    """Whether a model played the user in a case."""
-    vote_sources: Mapping[tuple[str, str, str], int] = field(default_factory=dict[tuple[str, str, str], int])
-    """How many votes with a verdict there are of each criterion, host and other evaluation that asked for them; empty: this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,36 +49,18 @@ class ExaminedRun:
 class ReadableRun(ExaminedRun):
     """A run whose artifacts could be read, with what they come to."""
 
-    documents: Documents
     report: Report
     """What its rows come to, computed again, with the judges' votes; of a run in parts, only what decides is in memory."""
-    rows: Rows
-    """What was said and done on each turn, by case run."""
-
-
-class RowsOfParts(Rows):
-    """The rows of a run by case run, each made when it is asked for."""
-
-    def __init__(self, cases: StoredCases) -> None:
-        """Take the results."""
-        self._cases = cases
-
-    @cached_property
-    def _places(self) -> dict[_Key, int]:
-        return {key: place for place, key in enumerate(self)}
-
-    def __getitem__(self, key: _Key) -> Sequence[Mapping[str, Any]]:
-        """Return the rows of a case run."""
-        case = self._cases.loaded(self._places[key])
-        return table_of([case], [result.criterion for result in case.results]).records()
-
-    def __iter__(self) -> Iterator[_Key]:
-        """Yield the case runs."""
-        return self._cases.keys()
-
-    def __len__(self) -> int:
-        """Return the number of case runs."""
-        return len(self._cases)
+    eval_set: EvalSet
+    """With the cases that a run until decided did not come to; its report has the others."""
+    copies: Mapping[str, str]
+    """The cases that have the content of an earlier one, by id, with the id of that one."""
+    tags: Sequence[tuple[str, ...]]
+    """The tags of each case, in the order of the eval set."""
+    simulated: bool
+    """Whether a model played the user in a case."""
+    vote_sources: Mapping[tuple[str, str, str], int]
+    """How many votes with a verdict there are of each criterion, host and other evaluation that asked for them; empty: this one."""
 
 
 @no_collection()
@@ -122,18 +79,18 @@ def examine(evidence: Evidence) -> ExaminedRun:
         return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
     cases = StoredCases(reading.columns, reading.run)
     evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
-    documents = Documents(
-        eval_set=until_decided.whole(evaluated) if until_decided else evaluated,
-        config=reading.config,
-        num_runs=reading.num_runs,
+    report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
+    problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
+    return ReadableRun(
+        evidence=evidence,
+        problems=tuple(problems),
+        report=report,
+        eval_set=report.whole,
         copies=reading.digest.copies,
         tags=reading.tags,
         simulated=reading.simulated,
         vote_sources=reading.table.vote_sources,
     )
-    report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
-    problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
-    return ReadableRun(evidence=evidence, problems=tuple(problems), documents=documents, report=report, rows=RowsOfParts(cases))
 
 
 def read_config(evidence: Evidence) -> EvalConfig:
@@ -215,10 +172,7 @@ class _Reading:
         repeated = Few()
         hashes = sorted(map(hash, self.eval_ids))  # a set of all ids takes more, and is made only where some may be repeated
         if any(one == other for one, other in pairwise(hashes)):
-            places: dict[str, list[int]] = {}
-            for place, eval_id in enumerate(self.eval_ids):
-                places.setdefault(eval_id, []).append(place)
-            for eval_id, same in places.items():
+            for eval_id, same in grouped((eval_id, place) for place, eval_id in enumerate(self.eval_ids)).items():
                 if len(same) > 1:
                     files = dict.fromkeys(self.run.of_case(place)[0].name(CASES) for place in same)
                     repeated.add([f"the eval set contains case {eval_id!r} {len(same)} times: in {' and '.join(files)}"])

@@ -122,6 +122,8 @@ def linked(source: str, target: str) -> None:
 
 Kind = Literal["text", "whole number", "number", "truth"]
 """What the values of a column are; any of them may be missing."""
+Kinds = Mapping[str, Kind] | Callable[[str], Kind | None]
+"""The columns that there must be, each with what its values are; or what says it of any column, ``None``: it is not read."""
 MOST_BYTES = 512 << 20
 """How much a file may unpack to."""
 MOST_CELLS = 10_000_000
@@ -141,15 +143,13 @@ _KINDS: Mapping[Kind, tuple[str, tuple[str, ...]]] = {
 """What messages call the values of a kind, and how Arrow asks whether a type is one of it."""
 
 
-def read_columns(
-    content: bytes, source: str, kind_of: Mapping[str, Kind] | Callable[[str], Kind | None], *, rows: int | None
-) -> dict[str, list[Any]]:
+def read_columns(content: bytes, source: str, kind_of: Kinds, *, rows: int | None) -> dict[str, list[Any]]:
     """Return the values of a Parquet file by column.
 
     Args:
         content: the file.
         source: what messages call it.
-        kind_of: the columns that there must be, each with what its values are; or what says it of any column, ``None``: it is not read.
+        kind_of: its columns.
         rows: how many rows there must be; ``None``: any number.
 
     Raises:
@@ -189,9 +189,7 @@ def read_columns(
     return values
 
 
-def _checked_head(
-    content: bytes, source: str, kind_of: Mapping[str, Kind] | Callable[[str], Kind | None], rows: int | None
-) -> tuple[dict[str, Kind], int, int]:
+def _checked_head(content: bytes, source: str, kind_of: Kinds, rows: int | None) -> tuple[dict[str, Kind], int, int]:
     """Return the columns to read, and how many groups of rows and how many rows there are, once nothing that the footer says is too much."""
     import pyarrow as pa  # noqa: PLC0415 - as above
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -219,7 +217,7 @@ def _checked_head(
     return kinds, len(groups), about.num_rows
 
 
-def _kinds(schema: pa.Schema, kind_of: Mapping[str, Kind] | Callable[[str], Kind | None], source: str) -> dict[str, Kind]:
+def _kinds(schema: pa.Schema, kind_of: Kinds, source: str) -> dict[str, Kind]:
     import pyarrow as pa  # noqa: PLC0415 - as above
 
     counts = Counter(schema.names)

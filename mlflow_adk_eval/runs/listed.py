@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.runs.anchors import ANCHORS_PARAM
 from mlflow_adk_eval.runs.manifest import UNTIL_DECIDED
+from mlflow_adk_eval.store.reaching import every_page
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -146,19 +148,9 @@ def listed_runs(client: MlflowClient, experiment: str | None = None, most: int =
     ids = [one.experiment_id for one in client.search_experiments() if experiment in (None, one.name, one.experiment_id)]
     if not ids:
         raise UsageError(f"the MLflow store has no experiment {experiment!r}")
-    token: str | None = None
-    while most > 0:
-        page = client.search_runs(
-            ids,
-            filter_string="tags.`adk_eval.status` LIKE '%'",
-            max_results=min(1_000, most),
-            order_by=["attributes.start_time DESC"],
-            page_token=token,
-        )
-        yield from map(row_of, page)
-        most, token = most - len(page), page.token
-        if not token:
-            return
+    wanted, order = "tags.`adk_eval.status` LIKE '%'", ["attributes.start_time DESC"]
+    found = every_page(lambda token: client.search_runs(ids, wanted, max_results=min(1_000, most), order_by=order, page_token=token))
+    yield from map(row_of, islice(found, most))
 
 
 def runs_before(row: RunRow, runs: Iterable[RunRow], *, passed: bool = False) -> Iterator[RunRow]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -99,39 +99,19 @@ class WrittenPart:
     """Why answers of its judges were not kept; empty where all were."""
 
 
-class Cleaner(Protocol):
-    """What makes texts fit to be kept: without secrets, and without what no store takes."""
-
-    def document(self, model: BaseModel, /) -> str:
-        """Return a model as JSON text."""
-        ...
-
-    def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        """Return JSON texts; ``None`` stays."""
-        ...
-
-    def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        """Return texts; ``None`` stays."""
-        ...
-
-    def text(self, value: str, /) -> str:
-        """Return a text."""
-        ...
-
-
-class AsTheyAre:
-    """Keeps texts as they are, for parts that nobody else sees. What is no Unicode cannot be kept."""
+class Cleaner:
+    """Makes texts fit to be kept. This one leaves them as they are, for parts that nobody else sees; what is no Unicode cannot be kept."""
 
     def document(self, model: BaseModel, /) -> str:
         """Return a model as JSON text."""
         return dumps_recorded(model, indent=None) if isinstance(model, RecordedRun) else model.model_dump_json()
 
     def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        """Return JSON texts."""
+        """Return JSON texts; ``None`` stays."""
         return self.texts(values)
 
     def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        """Return texts."""
+        """Return texts; ``None`` stays."""
         return [value and self.text(value) for value in values]
 
     def text(self, value: str, /) -> str:

@@ -43,9 +43,10 @@ from mlflow_adk_eval.results.outcomes import (
     Verdict,
     Vote,
     case_outcome,
+    grouped,
 )
-from mlflow_adk_eval.results.report import Cases, Change, ChangedCases
-from mlflow_adk_eval.runs.files import Kind, read_columns
+from mlflow_adk_eval.results.report import Cases
+from mlflow_adk_eval.runs.files import Kinds, read_columns
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, Manifest, integrity_problems, read_manifest
 from mlflow_adk_eval.runs.parts import (
     ACTUAL,
@@ -86,7 +87,7 @@ class StoredPart:
         """Return the error that a file holds something else than the other files say."""
         return InputError(self.name(folder), [Problem(at, found, wanted)])
 
-    def columns(self, folder: str, kind_of: Mapping[str, Kind] | Callable[[str], Kind | None], rows: int) -> dict[str, list[Any]]:
+    def columns(self, folder: str, kind_of: Kinds, rows: int) -> dict[str, list[Any]]:
         """Return the values of a file by column, as `read_columns` does.
 
         Raises:
@@ -138,10 +139,8 @@ class StoredPart:
     def votes(self) -> dict[tuple[str, int, str], list[Vote]]:
         """The votes by eval id, run and criterion; none where no judge decides."""
         content = self.files.get(self.part.name(VOTES))
-        votes: dict[tuple[str, int, str], list[Vote]] = {}
-        for vote in () if content is None else parse_votes(content, self.name(VOTES), rows=self.part.votes):
-            votes.setdefault((vote.eval_id, vote.run_index, vote.criterion), []).append(vote)
-        return votes
+        votes = () if content is None else parse_votes(content, self.name(VOTES), rows=self.part.votes)
+        return grouped(((vote.eval_id, vote.run_index, vote.criterion), vote) for vote in votes)
 
     def case(self, index: int) -> EvalCase:
         """Return a case by its place within the part.
@@ -443,19 +442,14 @@ class StoredCases(Cases):
 
     def __init__(self, columns: CaseColumns, run: StoredRun) -> None:
         """Take the columns, and the run that they are about."""
-        self.memo = {}
         self._columns, self._run = columns, run
         self._plans = [tuple(one.planned for one in shape.results) for shape in columns.shapes]
 
     @cached_property
-    def _verdicts(self) -> Sequence[Verdict]:
-        verdicts: list[Verdict] = [shape.verdict for shape in self._columns.shapes]
-        return tuple([verdicts[number] for number in self._columns.shape_numbers])
-
-    @property
     def verdicts(self) -> Sequence[Verdict]:
         """The verdict of each case run."""
-        return self._verdicts
+        verdicts: list[Verdict] = [shape.verdict for shape in self._columns.shapes]
+        return tuple([verdicts[number] for number in self._columns.shape_numbers])
 
     @property
     def run_turns(self) -> Sequence[int]:
@@ -476,10 +470,6 @@ class StoredCases(Cases):
         """Yield the conversations that a simulated user ended, or in which the tool environment did something."""
         known = {number for number, shape in enumerate(self._columns.shapes) if shape.has_course}
         return (self.at(place).conversation for place, number in enumerate(self._columns.shape_numbers if known else ()) if number in known)
-
-    def changed(self, change: Change) -> Cases:
-        """Return the results as they are changed, each when somebody looks at it."""
-        return ChangedCases(self, change)
 
     def tallies(self) -> Iterator[tuple[str, bool, Sequence[Tally]]]:
         """Yield of each case run its id, whether the agent failed in it, and what each criterion came to."""

@@ -25,6 +25,7 @@ from mlflow_adk_eval.gating.calibration import JudgedRun, cells_of, criteria_of,
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.runtime import user_at_host
 from mlflow_adk_eval.store.reaching import created_once, unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
@@ -75,7 +76,7 @@ def calibrate(
         else:
             source, sample, renamed = "mlflow", None, assessment or {}
             if isinstance(renamed, str):
-                names = list(dict.fromkeys(name for run in judged_runs for name in judged_criteria(run.documents.config)))
+                names = list(dict.fromkeys(name for run in judged_runs for name in judged_criteria(run.report.config)))
                 if len(names) != 1:
                     listed_names = ", ".join(names) or "none"
                     raise UsageError(f"assessment {renamed!r}: name its criterion, because several are judged: {listed_names}")
@@ -165,9 +166,10 @@ def label_sheet(
 
 
 def _sheet_row(run: JudgedRun, unit: Unit, sample: CellSample, *, alone: bool) -> dict[str, str]:
-    turns = run.rows[unit.eval_id, unit.run_index]
+    cases = run.report.cases
+    turns = table_of([cases.loaded(cases.places[unit.eval_id, unit.run_index])], ()).records()
     about = turns if unit.invocation_index is None else turns[unit.invocation_index : unit.invocation_index + 1]
-    settings = run.documents.config.criteria_of(unit.eval_id)[unit.criterion]
+    settings = run.report.config.criteria_of(unit.eval_id)[unit.criterion]
     rubrics = settings.rubrics if isinstance(settings, RubricSettings) else ()
     columns = {"question": "user", "response": "actual_response", "reference": "expected_response", "tool_calls": "actual_tool_calls"}
     return {

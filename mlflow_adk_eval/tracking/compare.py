@@ -102,10 +102,10 @@ def readable_run(evidence: Evidence) -> ReadableRun:
 
 def run_of_examined(run: ReadableRun) -> ComparedRun:
     """Return a run whose evidence was examined as one side of a comparison; its problems become warnings."""
-    evidence, copies = run.evidence, run.documents.copies
+    evidence, copies = run.evidence, run.copies
     name, digest = evidence.tags.get("mlflow.runName", "") or evidence.run_id, evidence.params.get("adk_eval.eval_set_digest", "")
     scope = [f"it has {run.report.until_decided}"] if run.report.until_decided else []
-    side = compared_run(run.report, name, run.rows, digest=digest, copies=copies)
+    side = compared_run(run.report, name, digest=digest, copies=copies)
     return replace(side, run_id=evidence.run_id, facts=dict(_facts(evidence)), warnings=(*run.problems, *scope))
 
 

@@ -48,7 +48,7 @@ from mlflow_adk_eval.runner.evaluation import CaseExecutor, Engine, Evaluation, 
 from mlflow_adk_eval.runner.keywords import AgentArgs, EvaluateArgs, LogArgs, keywords, selected
 from mlflow_adk_eval.runs.anchors import ANCHORS
 from mlflow_adk_eval.runs.collect import InParts
-from mlflow_adk_eval.runs.examined import Documents, ReadableRun, examine
+from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import state_problems
 from mlflow_adk_eval.runtime import note, span
 from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow
@@ -568,12 +568,12 @@ def make_holdout_evaluator(
         if not ids:
             raise UsageError(f"the policy holds out no case of the eval set {whole.eval_set_id!r}: give the one with these cases")
         held, chosen = select(whole, ids), given.without(set(whole.eval_ids) - ids)
-        mine, theirs = (given, whole), (request.candidate.documents.config, request.candidate.documents.eval_set)
+        mine, theirs = (given, whole), (request.candidate.report.config, request.candidate.eval_set)
         digests = [one.without(cases.eval_ids).digest() for one, cases in (mine, theirs)]  # apart from what they say of single cases
         if digests[0] != digests[1]:
             raise UsageError(f"the digest of your config is {digests[0]}, but the candidate's run has {digests[1]}; give that config")
         experiment = _experiment_of(request.candidate.evidence.run_id, options.get("tracking_uri")).name
-        num_runs = request.candidate.documents.num_runs
+        num_runs = request.candidate.report.num_runs
         logged_as: EvaluateArgs = {"num_runs": num_runs, "experiment": f"{experiment} holdout", "run_name": "holdout"}
         with _prepared(held, agent, chosen, request.model_id, cast("EvaluateArgs", options | logged_as)) as evaluation:
             request.begin(eval_set_digest(held))
@@ -627,13 +627,12 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
         state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
         why = next(problem for problem in run.problems if problem not in state)
         raise UsageError(f"its conversations in run {run_id} cannot be judged again: {why}; {instead}")
-    documents = replace(run.documents, eval_set=run.report.eval_set)  # with the cases that it has results of
-    if missing := few(_unplayed(request, documents), limit=4):
+    if missing := few(_unplayed(request, run.report), limit=4):
         raise UsageError(f"its conversations in run {run_id} are not enough: {'; '.join(missing)}; {instead}")
-    return recording_of_run(run_id, tracking_uri), min(request.num_runs, documents.num_runs)
+    return recording_of_run(run_id, tracking_uri), min(request.num_runs, run.report.num_runs)
 
 
-def _unplayed(request: ReevaluationRequest, then: Documents) -> Iterator[str]:
+def _unplayed(request: ReevaluationRequest, then: Report) -> Iterator[str]:
     """Yield the cases in which the champion was not asked what the candidate was."""
     known = {case.eval_id: case for case in then.eval_set.eval_cases}
     now = request.config

@@ -13,8 +13,9 @@ from typing import Any, Unpack
 from mlflow.entities import Metric, Param
 
 from mlflow_adk_eval.analysis.calibration.bench import BenchCell, BenchSet, Contender, asked_with, bench_set, contender_of, load_items
-from mlflow_adk_eval.analysis.calibration.judge_error import rates_of, wilson
+from mlflow_adk_eval.analysis.calibration.judge_error import rates_of
 from mlflow_adk_eval.analysis.calibration.labels import opinions_of
+from mlflow_adk_eval.analysis.stats import wilson_interval
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError
@@ -157,7 +158,7 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
         run_id = run_id_of(run_id, store)
         run = judged_run(store.evidence(run_id))
     given, source, _, _ = from_table(labels, run.units)
-    config, judged = run.documents.config, judged_criteria(run.documents.config)
+    config, judged = run.report.config, judged_criteria(run.report.config)
     cells = tuple(
         BenchCell(eval_id=unit.eval_id, invocation_index=unit.invocation_index, criterion=unit.criterion, passes=opinion.passed)
         for unit, opinion in opinions_of(given).items()
@@ -171,7 +172,7 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
         backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
         own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
     criteria = {name: settings for each in own.values() for name, settings in each.items()}
-    eval_set = run.documents.eval_set
+    eval_set = run.eval_set
     recorded = recording_of_run(run_id, tracking_uri).runs
     return BenchSet(
         source=source,
@@ -237,7 +238,7 @@ def _bias(decided: Sequence[tuple[BenchCell, bool]], differs: str, confidence: f
     verdicts = {cell.eval_id: passed for cell, passed in decided}
     pairs = [(verdicts[cell.like], passed) for cell, passed in decided if cell.differs == differs and cell.like in verdicts]
     changed = sum(before != after for before, after in pairs)
-    share = (changed / len(pairs), *wilson(changed / len(pairs), len(pairs), confidence)) if pairs else None
+    share = (changed / len(pairs), *wilson_interval(changed / len(pairs), len(pairs), confidence)) if pairs else None
     more = sum(after and not before for before, after in pairs)
     return Bias(pairs=len(pairs), changed=share, towards_pass=more, towards_fail=changed - more)
 

@@ -16,6 +16,7 @@ from pydantic_core import PydanticSerializationError, from_json
 from mlflow_adk_eval.redact import has_credentials, redacted, without_credentials
 from mlflow_adk_eval.results.table import LEAD, TAIL, Table
 from mlflow_adk_eval.runs.manifest import key_of_criterion
+from mlflow_adk_eval.runs.parts import Cleaner
 
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
@@ -104,8 +105,8 @@ def clean_table(table: Table, secrets: Secrets) -> tuple[Table, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreCleaner:
-    """Makes the texts of a run's parts fit to be kept. Many are looked at together, as most of them are clean."""
+class StoreCleaner(Cleaner):
+    """Leaves out secrets, and what no store takes. Many texts are looked at together, as most of them are clean."""
 
     secrets: Secrets
 

@@ -130,7 +130,7 @@ def _shown(opened: OpenRun, judged: JudgedRun, unit: Unit, texts: Texts) -> dict
         replace(turn, verdict=None, cells=(), information="", steps=tuple(replace(step, good=True, label="") for step in turn.steps))
         for turn in view.turns
     )
-    settings = judged.documents.config.criteria_of(unit.eval_id)[unit.criterion]
+    settings = judged.report.config.criteria_of(unit.eval_id)[unit.criterion]
     rubrics = settings.rubrics if isinstance(settings, RubricSettings) else ()
     listed = [texts.words(rubric.rubric_content.text_property or "") for rubric in rubrics]
     question = QUESTIONS.get(unit.criterion, f"Does this turn pass {texts.line(unit.criterion)}?")

@@ -101,14 +101,9 @@ class OpenRun:
         Raises:
             UsageError: if there is none.
         """
-        if (eval_id, run_index) not in self._places:
+        if (place := self.report.cases.places.get((eval_id, run_index))) is None:
             raise UsageError(f"run {self.row.run_id} has no case {eval_id!r} with a run {run_index + 1}")
-        return self._places[eval_id, run_index]
-
-    @cached_property
-    def _places(self) -> dict[tuple[str, int], int]:
-        keys = list(self.run.rows) or [(case.eval_id, case.run_index) for case in self.report.cases]
-        return {key: place for place, key in enumerate(keys)}
+        return place
 
     @cached_property
     def compared(self) -> ComparedRun:

@@ -20,8 +20,8 @@ from mlflow_adk_eval.analysis.calibration.judge_error import (
     kappa_interval,
     krippendorff_alpha,
     pair_agreement,
-    wilson,
 )
+from mlflow_adk_eval.analysis.stats import wilson_interval
 from tests.benchmarks.test_benchmarks import module as module  # noqa: PLC0414 - a fixture
 
 counts = st.integers(0, 200)
@@ -49,7 +49,7 @@ def test_kappa_is_that_of_scikit_learn(table: JudgeRates) -> None:
 
 def test_there_is_no_kappa_where_chance_would_agree_on_everything() -> None:
     assert rates(9, 0, 0, 0).kappa is None
-    assert rates(9, 0, 0, 0).kappa_interval() is None
+    assert rates(9, 0, 0, 0).measure("kappa") == (None, None)
     assert rates(0, 0, 0, 0).kappa is None
 
 
@@ -98,22 +98,22 @@ def test_the_interval_of_a_share_is_wilsons(successes: int, more: int, confidenc
     trials = successes + more - 1 or 1
     successes = min(successes, trials)
     expected = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    assert wilson(successes / trials, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert wilson_interval(successes / trials, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_the_shares_are_of_what_people_say() -> None:
     found = rates(45, 5, 25, 5)
     assert (found.sensitivity, found.specificity, found.agreement) == (0.9, 25 / 30, 70 / 80)
-    assert found.sensitivity_interval() == pytest.approx(wilson(0.9, 50))
+    assert found.measure("sensitivity")[1] == pytest.approx(wilson_interval(0.9, 50))
     assert rates(0, 5, 5, 0).sensitivity is None
-    assert rates(0, 5, 5, 0).sensitivity_interval() is None
+    assert rates(0, 5, 5, 0).measure("sensitivity") == (None, None)
 
 
 def test_turns_of_a_case_that_are_alike_widen_the_interval() -> None:
     apart, together = rates(45, 5, 25, 5), rates(45, 5, 25, 5, pass_effect=2.0)
-    assert together.sensitivity_interval() == pytest.approx(wilson(0.9, 25))
-    low, high = together.sensitivity_interval() or (0, 0)
-    narrow = apart.sensitivity_interval() or (0, 0)
+    assert together.measure("sensitivity")[1] == pytest.approx(wilson_interval(0.9, 25))
+    low, high = together.measure("sensitivity")[1] or (0, 0)
+    narrow = apart.measure("sensitivity")[1] or (0, 0)
     assert low < narrow[0] < narrow[1] < high
 
 
@@ -141,7 +141,7 @@ def test_as_many_more_labels_as_wanted_are_enough_and_one_less_is_not(right: int
     more, share = found.passes_wanted(), (right + 1) / (right + wrong + 2)
 
     def width(labels: int) -> float:
-        low, high = wilson(share, (right + wrong + labels) / effect)
+        low, high = wilson_interval(share, (right + wrong + labels) / effect)
         return high - low
 
     assert width(more) <= 0.2

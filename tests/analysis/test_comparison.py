@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
+from mlflow_adk_eval.analysis.comparison import turns
 from mlflow_adk_eval.analysis.comparison.causes import Cause
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.delta import Delta
@@ -20,6 +21,7 @@ from mlflow_adk_eval.analysis.comparison.turns import call_changes
 from mlflow_adk_eval.analysis.stats import compare_paired, holm
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.comparison import verdict_on
+from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.compare import compare
 from tests.kit import case_result
@@ -471,27 +473,22 @@ def test_what_is_significant_alone_and_not_among_others_says_so() -> None:
     assert verdict_on(replace(delta, p_adjusted=0.03), 0.95) == "worse"
 
 
-class Counted(dict[Any, Any]):
-    """Rows that count how often they are read."""
-
-    reads = 0
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        self.reads += 1
-        return super().get(key, default)
-
-
-def test_turns_are_read_when_somebody_looks_at_them_and_once_a_case() -> None:
+def test_turns_are_read_when_somebody_looks_at_them_and_once_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [turn(f"turn {number} on", "It is on.", LOOK) for number in range(20)]
     runs = [
         report([turn(f"turn {number} on", answer, LOOK) for number in range(20)], {"criteria": {RESPONSE: 0.8}}, wanted)
         for answer in ("It is on.", "No.")
     ]
-    sides = [replace(side, rows=Counted(side.rows)) for side in (compared_run(run, "run") for run in runs)]
-    found = compared(*sides)
+    read: list[str] = []
+
+    def loaded(case: CaseResult) -> CaseResult:
+        read.append(case.eval_id)
+        return case
+
+    monkeypatch.setattr(turns, "loaded", loaded)
+    found = compared(*(compared_run(run, "run") for run in runs))
     assert (found.counts["worse"], found.flipped[0].criteria[0].criterion) == (1, RESPONSE)
-    reads = [side.rows.reads for side in sides]  # type: ignore[attr-defined]
-    assert reads == [0, 0]
+    assert not read
     (changed,) = found.to_json()["changes"]
     assert len(changed["criteria"][0]["causes"]) == len(changed["turns"]) == 20
-    assert [side.rows.reads for side in sides] == [1, 1]  # type: ignore[attr-defined]
+    assert read == ["lamp", "lamp"]

@@ -134,7 +134,7 @@ def test_weighted_labels_say_what_all_labels_would_and_unweighted_ones_do_not() 
         everything = labelled_of(units.judged, opinions_of(Label(unit=unit, passed=truth[unit], labeller="a") for unit in truth)).rates
         weighted, plain = said(units, truth, CellSample(size=150, seed=seed))
         for name in names:
-            true, (low, high) = getattr(everything, name), getattr(weighted.rates, f"{name}_interval")()
+            true, (low, high) = getattr(everything, name), weighted.rates.measure(name)[1]
             value, biased = getattr(weighted.rates, name), getattr(plain.rates, name)
             errors[name].append((value - true, biased - true, low <= true <= high))
     for name, found in errors.items():

@@ -27,7 +27,7 @@ def test_wilson_is_scipys(trials: int, data: st.DataObject, confidence: float) -
 
     successes = data.draw(st.integers(0, trials))
     expected = binomtest(successes, trials).proportion_ci(confidence, method="wilson")
-    assert wilson_interval(successes, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert wilson_interval(successes / trials, trials, confidence) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
 def test_a_flawless_run_of_five_cases_does_not_prove_perfection() -> None:
@@ -79,7 +79,7 @@ def test_scores_are_as_certain_as_so_many_cases_that_pass_or_fail() -> None:
     mixed = {**cases(*[1.0] * 200, *[0.0] * 200), "a": [0.5]}
     z, q = norm.ppf(0.975), t.ppf(0.975, 400)
     low, high = mean_interval(mixed) or (0, 0)
-    plain_low, plain_high = wilson_interval(200, 400)
+    plain_low, plain_high = wilson_interval(0.5, 400)
     assert (high - low) / (plain_high - plain_low) == pytest.approx(q / z, rel=5e-3)
     values = np.random.default_rng(1).beta(8, 2, 40)
     low, high = mean_interval(cases(*values.tolist())) or (0, 0)

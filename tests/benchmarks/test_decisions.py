@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mlflow_adk_eval.analysis.drift import PLANNED, drift_of
+from mlflow_adk_eval.analysis.drift import PLANNED, changes_of
 from mlflow_adk_eval.analysis.stats.betting import log_evidence
 from mlflow_adk_eval.gating.policy.model import Rule
 from mlflow_adk_eval.gating.rules.checks import RuleTarget
@@ -86,8 +86,9 @@ def test_a_change_is_found_when_asking_after_each_run_finds_it(monkeypatch: pyte
     import deciding
 
     seen = deciding.histories_of(deciding.Judge(0.05, 25, -0.2), deciding.luck_of("asked"), 12)
+    asked = [(run_id, [("", value) for value in values]) for run_id, values in seen]
     crossed = deciding.first_crossing(seen)
-    assert crossed == next(place for place in range(12) if drift_of(seen[: place + 1]))
+    assert crossed == next(place for place in range(12) if changes_of(asked[: place + 1])[0])
     assert crossed >= deciding.STEADY
 
 

@@ -30,7 +30,7 @@ from mlflow_adk_eval.results.table import key_of
 from mlflow_adk_eval.runner.evaluation import run
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion
-from mlflow_adk_eval.runs.parts import SCHEMA, Part, PartWriter, dump_votes, parse_votes
+from mlflow_adk_eval.runs.parts import SCHEMA, Cleaner, Part, PartWriter, dump_votes, parse_votes
 from tests.kit import turn_json
 
 TRAJECTORY, RESPONSE = "tool_trajectory_avg_score", "response_match_score"
@@ -108,20 +108,11 @@ def evidence_of(report: Report, *, model_id: str = "m-1", run_id: str = "r-1", p
     return _in_parts(evidence, report, part_turns)
 
 
-class Plain:
-    """A `Cleaner` that has nothing to clean."""
+class Plain(Cleaner):
+    """Has nothing to clean."""
 
     def document(self, model: BaseModel, /) -> str:
         return model.model_dump_json(exclude_unset=True)
-
-    def documents(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        return values
-
-    def texts(self, values: Sequence[str | None], /) -> Sequence[str | None]:
-        return values
-
-    def text(self, value: str, /) -> str:
-        return value
 
 
 def _in_parts(evidence: Evidence, report: Report, part_turns: int) -> Evidence:

@@ -25,7 +25,7 @@ from mlflow_adk_eval.errors import AliasBusyError, TrackingError, UsageError
 from mlflow_adk_eval.gating.api import gate, promote, rollback, verify
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, BaselineSource
 from mlflow_adk_eval.gating.promotion.claim_log import Confirmation, key_of, text_of
-from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
+from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, read_location
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
@@ -532,7 +532,9 @@ def test_a_claim_that_was_called_off_is_not_carried_out(lab: Lab, model: str) ->
 
     def overtake() -> None:
         target = Target(name=model, version="2", alias="champion")
-        assert promote_in(MlflowStore(lab.uri), target, second.run_id, DEFAULT_POLICY, timeouts=ClaimTimeouts(grace_s=0)).passed
+        impatient = MlflowStore(lab.uri)
+        impatient.grace_s = 0
+        assert promote_in(impatient, target, second.run_id, DEFAULT_POLICY).passed
 
     store = Spoiler(lab, "write", overtake)
     decision = promote_in(store, Target(name=model, version="1", alias="champion"), first.run_id, DEFAULT_POLICY)
@@ -570,9 +572,10 @@ def test_a_failure_before_the_alias_is_set_leaves_nobody_waiting(lab: Lab, good:
 
 
 def test_who_is_slow_to_confirm_a_claim_does_not_set_the_alias(lab: Lab, good: Entrant) -> None:
-    target, timeouts = Target(name=good.name, version="1", alias="champion"), ClaimTimeouts(lease_s=0)
+    target, store = Target(name=good.name, version="1", alias="champion"), MlflowStore(lab.uri)
+    store.lease_s = 0
     with pytest.raises(AliasBusyError, match="MLflow took 0 s to confirm the claim, so the alias champion was not set"):
-        promote_in(MlflowStore(lab.uri), target, good.run_id, DEFAULT_POLICY, timeouts=timeouts)
+        promote_in(store, target, good.run_id, DEFAULT_POLICY)
     assert lab.alias(good.name) is None
     assert not good.tags
     assert [entry.state for entry in claim_log_of(MlflowStore(lab.uri), good.name).entries] == ["refused"]

@@ -18,7 +18,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errore
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.files import files_in, new_folder
-from mlflow_adk_eval.runs.parts import AsTheyAre
+from mlflow_adk_eval.runs.parts import Cleaner
 from mlflow_adk_eval.runs.stored_run import StoredRun, loaded
 from tests.kit import case_result, turn_json
 
@@ -83,7 +83,7 @@ def reports(draw: st.DrawFn) -> Report:
 
 def stored(report: Report, part_turns: int) -> tuple[Report, InParts]:
     """Return the report as one that is kept in parts of so many turns."""
-    parts = InParts(report.criteria, AsTheyAre(), judged=True, small_turns=0, part_turns=part_turns)
+    parts = InParts(report.criteria, Cleaner(), judged=True, small_turns=0, part_turns=part_turns)
     for case in report.eval_set.eval_cases:
         parts.add(case, [result for result in report.cases if result.eval_id == case.eval_id])
     eval_set, cases = parts.results(report.eval_set)

@@ -87,7 +87,7 @@ def test_what_is_decided_is_not_run_any_further(store: str, stopped: tuple[Repor
     assert "decided: every demand is met" in decision.notes[0]
     assert MlflowClient(store).get_run(str(report.run_id)).data.params["adk_eval.until_decided"] == "20 of 60 cases (until decided)"
     examined = examined_at(store, str(report.run_id))
-    assert examined.documents.eval_set.eval_ids == SET.eval_ids
+    assert examined.eval_set.eval_ids == SET.eval_ids
     screen = console()
     with screen.capture() as shown:
         screen.print(report_view(examined.report))

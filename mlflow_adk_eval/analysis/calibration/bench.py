@@ -13,11 +13,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
 from mlflow_adk_eval.errors import InputError, JudgeError, Problem, did_you_mean
-from mlflow_adk_eval.evalset.models import EvalSet, Invocation
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation, Strict
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 from mlflow_adk_eval.runtime import model_or_object
 
@@ -30,19 +30,15 @@ class BenchError(InputError):
     noun = "set of items"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ToolUse(_Strict):
+class ToolUse(Strict):
     """A call of a tool, and what came back."""
 
     name: str
-    args: dict[str, Any] = {}
-    result: dict[str, Any] = {}
+    args: dict[str, Any] = Field(default_factory=dict)
+    result: dict[str, Any] = Field(default_factory=dict)
 
 
-class BenchItem(_Strict):
+class BenchItem(Strict):
     """An answer, and whether it deserves to pass a judged criterion."""
 
     id: str = Field(min_length=1)

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
 
 from mlflow_adk_eval.analysis.calibration.judge_error import (
     Corrected,
@@ -31,7 +31,7 @@ from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Opinion, 
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError
-from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.evalset.models import Strict, canonical_json
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, grouped
 
@@ -49,11 +49,7 @@ class CalibrationError(InputError):
     noun = "calibration"
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Sample(_Model):
+class Sample(Strict):
     """What a judge said of cells, whether or not people labelled them."""
 
     passed: Count
@@ -69,7 +65,7 @@ class Sample(_Model):
         return self.passed / self.judged if self.judged else None
 
 
-class People(_Model):
+class People(Strict):
     """How far those who label agree with each other, on the cells that several of them labelled."""
 
     cells: Count
@@ -125,7 +121,7 @@ class CriterionCalibration(Labelled):
     """By rubric, where people labelled those."""
 
 
-class CalibratedRun(_Model):
+class CalibratedRun(Strict):
     """A run whose cells people labelled."""
 
     run_id: str
@@ -134,7 +130,7 @@ class CalibratedRun(_Model):
     """When the run had ended, by MLflow, when it was labelled."""
 
 
-class LabelledCell(_Model):
+class LabelledCell(Strict):
     """How many people passed and failed a cell, a rubric of it, or a whole case."""
 
     run_id: str | None = None
@@ -154,7 +150,7 @@ class LabelledCell(_Model):
         return {key: value for key, value in handler(self).items() if value is not None and (key, value) != ("run_index", 0)}
 
 
-class LabelSource(_Model):
+class LabelSource(Strict):
     """Where labels came from."""
 
     source: str
@@ -164,7 +160,7 @@ class LabelSource(_Model):
     labellers: Count
 
 
-class Disagreement(_Model):
+class Disagreement(Strict):
     """A cell on which judge and people disagree."""
 
     run_id: str
@@ -181,7 +177,7 @@ class Disagreement(_Model):
     """How sure of it both sides are: the product of the shares of votes and of labels for what they say."""
 
 
-class Calibration(_Model):
+class Calibration(Strict):
     """How well the judges of one or more runs agree with people's labels."""
 
     schema_version: Literal[1] = 1

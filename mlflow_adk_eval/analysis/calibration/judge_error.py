@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from mlflow_adk_eval.analysis.stats.intervals import Interval, score_interval
+from mlflow_adk_eval.analysis.stats.intervals import Interval, wilson_interval
+from mlflow_adk_eval.evalset.models import Strict
 from mlflow_adk_eval.results.outcomes import grouped
 
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -39,10 +40,8 @@ _JEFFREYS = 0.5
 _PAIR = 2
 
 
-class JudgeRates(BaseModel):
+class JudgeRates(Strict):
     """What a judge said of the cells that people labelled, as counts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     true_passes: Count
     """Passed by both."""
@@ -113,25 +112,19 @@ class JudgeRates(BaseModel):
         both, first, neither, second = (count * scale / effect for count in self.counts)
         return both, first, neither, second
 
-    def sensitivity_interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return Wilson's interval of the sensitivity."""
-        return None if self.sensitivity is None else wilson(self.sensitivity, self.passes / self.pass_effect, confidence)
-
-    def specificity_interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return Wilson's interval of the specificity."""
-        return None if self.specificity is None else wilson(self.specificity, self.failures / self.failure_effect, confidence)
-
-    def agreement_interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return Wilson's interval of the agreement."""
-        return None if self.agreement is None else wilson(self.agreement, self.labelled / self.overall_effect, confidence)
-
-    def kappa_interval(self, confidence: float = 0.95) -> Interval | None:
-        """Return the interval of κ; see the function of that name."""
-        return None if self.kappa is None else kappa_interval(*self._counts(self.overall_effect), confidence)
-
     def measure(self, name: str, confidence: float = 0.95) -> tuple[float | None, Interval | None]:
-        """Return the sensitivity, specificity, agreement or κ by its name, with its interval."""
-        return getattr(self, name), getattr(self, f"{name}_interval")(confidence)
+        """Return the sensitivity, specificity, agreement or κ by its name, with its interval: Wilson's, or for κ that of `kappa_interval`."""
+        value: float | None = getattr(self, name)
+        if value is None:
+            return None, None
+        if name == "kappa":
+            return value, kappa_interval(*self._counts(self.overall_effect), confidence)
+        count, effect = {
+            "sensitivity": (self.passes, self.pass_effect),
+            "specificity": (self.failures, self.failure_effect),
+            "agreement": (self.labelled, self.overall_effect),
+        }[name]
+        return value, wilson_interval(value, count / effect, confidence)
 
     def passes_wanted(self, confidence: float = 0.95) -> int:
         """Return how many more cells that people pass must be labelled for a sensitivity within `MARGIN`."""
@@ -204,7 +197,8 @@ def corrected_rate(passed: int, judged: int, rates: JudgeRates, confidence: floa
         return "nothing was judged"
     sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
     value = (passed / judged + specificity - 1) / (sensitivity + specificity - 1)
-    low, high = _corrected_interval(passed / judged, judged / design_effect, rates, _z(confidence))
+    quantile = NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high = _corrected_interval(passed / judged, judged / design_effect, rates, quantile)
     value = _clipped(value)
     return Corrected(value=value, low=min(low, value), high=max(high, value))
 
@@ -217,8 +211,8 @@ def obstacle_to_correction(rates: JudgeRates, confidence: float = 0.95) -> str:
         return f"too few labels: {' and '.join(lacking)}"
     # The lower bound of sensitivity + specificity − 1 follows from the bounds of both (Newcombe's square and add).
     sensitivity, specificity = rates.sensitivity or 0.0, rates.specificity or 0.0
-    below = sensitivity - wilson(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
-    beside = specificity - wilson(specificity, rates.failures / rates.failure_effect, confidence)[0]
+    below = sensitivity - wilson_interval(sensitivity, rates.passes / rates.pass_effect, confidence)[0]
+    beside = specificity - wilson_interval(specificity, rates.failures / rates.failure_effect, confidence)[0]
     value = sensitivity + specificity - 1
     low = value - math.hypot(below, beside)
     total = f"no better than chance: sensitivity plus specificity is {value + 1:.2f}"
@@ -245,26 +239,12 @@ def _clipped(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def wilson(share: float, size: float, confidence: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a proportion in a sample whose effective size need not be a whole number.
-
-    >>> low, high = wilson(0.9, 10)
-    >>> round(low, 4), round(high, 4)
-    (0.5958, 0.9821)
-    """
-    return score_interval(share, size, _z(confidence))
-
-
-def _z(confidence: float) -> float:
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
 def _more(right: int, count: int, effect: float, confidence: float) -> int:
     """Return how many more labels bring Wilson's interval within `MARGIN`, if their share of right verdicts stays what it is."""
     share = (right + 1) / (count + 2) if count else _WORST_SHARE
 
     def narrow(size: int) -> bool:
-        low, high = wilson(share, size / effect, confidence)
+        low, high = wilson_interval(share, size / effect, confidence)
         return high - low <= 2 * MARGIN
 
     return bisect_left(range(_MOST_LABELS), True, lo=max(count, 1), key=narrow) - count  # noqa: FBT003 - what is looked for

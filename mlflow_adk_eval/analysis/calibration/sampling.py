@@ -15,10 +15,11 @@ from collections import Counter
 from collections.abc import Collection
 from itertools import cycle
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Unit, Units
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.models import Strict
 from mlflow_adk_eval.results.outcomes import grouped
 
 Stratum = tuple[str, str]
@@ -30,10 +31,8 @@ _TURNS = ("close", "passed", "close", "failed")
 _TEXT = re.compile(r"(\d+):(\d+)")
 
 
-class CellSample(BaseModel):
+class CellSample(Strict):
     """Which sample it is: the same run, size and seed give the same cells."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int = Field(ge=1)
     seed: int = Field(default=0, ge=0)

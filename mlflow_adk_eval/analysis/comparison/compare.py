@@ -297,7 +297,7 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
     @lru_cache(maxsize=1)  # those of the last case, as those of all may be a gigabyte
     def read(eval_id: str, runs: tuple[int, int]) -> tuple[CasePair, Sequence[TurnChange]]:
         pair = before.cases[eval_id][runs[0]], after.cases[eval_id][runs[1]]
-        return pair, turn_changes(sides, pair)
+        return pair, turn_changes(pair)
 
     return Comparison(
         before=before,

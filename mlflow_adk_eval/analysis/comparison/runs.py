@@ -1,6 +1,6 @@
 """The two runs of a comparison: what each holds, what they differ in besides their scores, and which of their cases can be compared.
 
-A `ComparedRun` is all that a comparison reads of a run: eval set, config, results, the rows of its table and its votes. `compared_run`
+A `ComparedRun` is all that a comparison reads of a run: eval set, config, results and votes. `compared_run`
 makes one of any report; for a run in MLflow the tracking package adds what its parameters say. `differences_of` lists what is not the same
 in both runs, agent first, since scores mean little if the judge or the config changed too. `pairing_of` names the cases to compare.
 """
@@ -8,27 +8,20 @@ in both runs, agent first, since scores mean little if the judge or the config c
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CriterionSettings
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset.models import EvalSet, SetDigest, canonical, canonical_json
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote, grouped
+from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Cases, Report, criteria_of
-from mlflow_adk_eval.results.table import table_of
 
 _MOST_PLACES = 20
 _ABSENT_MEANS = frozenset({"Judges", "Simulated users", "Baseline"})
 """Facts that a run without them does not have; any other is unknown where it is missing."""
-
-Row = Mapping[str, Any]
-"""One turn, by the columns of the run's table."""
-Rows = Mapping[tuple[str, int], Sequence[Row]]
-"""The turns of each case run, by eval id and run index, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +55,6 @@ class ComparedRun:
     num_runs: int
     cases: CasesById
     """The results by eval id and run index, in the order of the eval set."""
-    rows: Rows
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the run says of its agent, its judges and its surroundings, by what it is called."""
     warnings: tuple[str, ...] = ()
@@ -135,15 +127,12 @@ class CasesById(Mapping[str, Mapping[int, CaseResult]]):
         return len(self._places)
 
 
-def compared_run(
-    report: Report, name: str, rows: Rows | None = None, *, digest: str = "", copies: Mapping[str, str] | None = None
-) -> ComparedRun:
+def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping[str, str] | None = None) -> ComparedRun:
     """Return a report, logged or not, as one side of a comparison.
 
     Args:
         report: the report.
         name: what pages call the run.
-        rows: its turns, where they are known already; ``None``: made from the report.
         digest: that of its eval set, where it is known.
         copies: the cases that are another one over again, where they are known.
     """
@@ -153,8 +142,6 @@ def compared_run(
         for case in report.eval_set.eval_cases:
             seen.add(case)
         digest, copies = seen.text, seen.copies
-    if rows is None:
-        rows = grouped(((row["eval_id"], row["run_index"]), row) for row in table_of(report.cases, report.criteria).records())
     facts = {
         "Agent version": report.origin.agent_version if report.origin else "",
         "Agent": report.origin.agent if report.origin else "",
@@ -171,7 +158,6 @@ def compared_run(
         config=report.config,
         num_runs=report.num_runs,
         cases=cases,
-        rows=rows,
         facts={name: text for name, text in facts.items() if text},
     )
 

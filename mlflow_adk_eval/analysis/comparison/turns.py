@@ -1,6 +1,6 @@
 """One turn of a case in both runs: what was said, which tools were called, and what each criterion made of it.
 
-`turn_changes` puts the turns of two case runs side by side, from the rows of the runs' tables. The calls of a turn are aligned twice: with
+`turn_changes` puts the turns of two case runs side by side. The calls of a turn are aligned twice: with
 those of the other run, to see what changed, and with those of the reference, to see which run is right. So a `CallChange` says of every
 call whether it stayed, changed its arguments, moved, went or came, and whether that brought the agent closer to what was expected.
 """
@@ -8,15 +8,16 @@ call whether it stayed, changed its arguments, moved, went or came, and whether 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice, zip_longest
-from typing import Any, Literal
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
-from mlflow_adk_eval.analysis.comparison.runs import Row, Sides
 from mlflow_adk_eval.criteria.alignment import Step, align, differences, same_call
-from mlflow_adk_eval.evalset.models import FunctionCall
+from mlflow_adk_eval.evalset.conversation import TurnPair
+from mlflow_adk_eval.evalset.models import FunctionCall, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
-from mlflow_adk_eval.results.table import cell_at
+from mlflow_adk_eval.results.table import as_json, cell_at
+from mlflow_adk_eval.runs.stored_run import loaded
 
 _MOST_PLACES = 20
 
@@ -122,14 +123,6 @@ def _right(call: FunctionCall | None, partner: Step | None, *, compared: bool) -
     return None if call is None or not compared else partner is not None and partner.kind == "same"
 
 
-def calls_of(value: Any) -> list[FunctionCall]:
-    """Return the calls in a cell of a run's table."""
-    listed = [call for call in value if isinstance(call, dict)] if isinstance(value, list) else []
-    given = ((str(call.get("name") or ""), call.get("args")) for call in listed)
-    # A run has tens of thousands of them, and they were checked when the table was made.
-    return [FunctionCall.model_construct(name=name, args=args if isinstance(args, dict) else None) for name, args in given]
-
-
 _LEAST_CHANGE = 1e-9
 
 
@@ -208,42 +201,41 @@ def outcomes_differ(before: Outcome | None, after: Outcome | None) -> bool:
     return type(before) is not type(after)
 
 
-def turn_changes(sides: Sides, pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
+def turn_changes(pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
     """Return every turn of a case run of each side, by index."""
-    before, after = ([*side.rows.get((case.eval_id, case.run_index), ())] for side, case in zip(sides, pair, strict=True))
-    # The cells of a stored result are read whole, however few of them are looked at.
-    results = [[replace(one, per_invocation=tuple(one.per_invocation)) for one in case.results] for case in pair]
-    return tuple(_turn(index, left, right, results) for index, (left, right) in enumerate(zip_longest(before, after)))
+    before, after = map(loaded, pair)
+    return tuple(_turn(index, before, after) for index in range(max(before.rows, after.rows)))
 
 
-def _turn(index: int, before: Row | None, after: Row | None, results: Sequence[Sequence[CriterionResult]]) -> TurnChange:
-    rows = [row for row in (after, before) if row is not None]
-    expected = next((calls_of(row["expected_tool_calls"]) for row in rows if row["expected_tool_calls"] is not None), None)
-    left, right = (_record(row) for row in (before, after))
+def _turn(index: int, before: CaseResult, after: CaseResult) -> TurnChange:
+    left, right = (_record(case, index) for case in (before, after))
+    wanted = [case.expected[index] for case in (after, before) if case.expected and index < len(case.expected)]
     return TurnChange(
         index=index,
         before=left,
         after=right,
-        expected_response=next((text for row in rows if (text := _text(row["expected_response"]))), ""),
-        calls=call_changes(left.calls if left else (), right.calls if right else (), expected),
-        cells=tuple(_cells(index, *results)),
+        expected_response=next((turn.final_text for turn in wanted if turn.final_text), ""),
+        calls=call_changes(left.calls if left else (), right.calls if right else (), _calls(wanted[0]) if wanted else None),
+        cells=tuple(_cells(index, before.results, after.results)),
     )
 
 
-def _record(row: Row | None) -> ComparedTurn | None:
-    if row is None:
+def _record(case: CaseResult, index: int) -> ComparedTurn | None:
+    if index >= case.rows:
         return None
-    response = row["actual_response"]
+    turn = TurnPair(case, index)
     return ComparedTurn(
-        user=_text(row["user"]),
-        response=None if response is None else _text(response),
-        calls=tuple(calls_of(row["actual_tool_calls"])),
-        error=_text(row["agent_error"]),
+        user=turn.user_text,
+        response=turn.answer if turn.actual else None,
+        calls=_calls(turn.actual),
+        error=case.error if index >= min(len(case.actual), case.rows - 1) else "",
     )
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
+def _calls(invocation: Invocation | None) -> tuple[FunctionCall, ...]:
+    """Return the calls of a turn as tables have them: arguments that are no JSON would not equal themselves."""
+    calls = invocation.tool_calls if invocation else ()
+    return tuple(FunctionCall.model_construct(name=call.name or "", args=as_json(call.args or {})) for call in calls)
 
 
 def _cells(index: int, before: Sequence[CriterionResult], after: Sequence[CriterionResult]) -> Iterator[CellChange]:

@@ -40,7 +40,7 @@ def mean_interval(values_by_case: Mapping[str, Sequence[float]], confidence: flo
     if len(groups) < _FEWEST:
         return None
     if proportion and all(values[0] in (0, 1) and min(values) == max(values) for values in groups):
-        return wilson_interval(sum(values[0] == 1 for values in groups), len(groups), confidence)
+        return wilson_interval(sum(values[0] == 1 for values in groups) / len(groups), len(groups), confidence)
     means = [math.fsum(values) / len(values) for values in groups]
     if max(means) - min(means) < _ALIKE:
         return None
@@ -48,13 +48,13 @@ def mean_interval(values_by_case: Mapping[str, Sequence[float]], confidence: flo
     return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
 
-def wilson_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a proportion.
+def wilson_interval(share: float, size: float, confidence: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a proportion in a sample whose effective size need not be a whole number.
 
-    >>> [round(bound, 4) for bound in wilson_interval(9, 10)]
+    >>> [round(bound, 4) for bound in wilson_interval(0.9, 10)]
     [0.5958, 0.9821]
     """
-    return score_interval(successes / trials, trials, NormalDist().inv_cdf((1 + confidence) / 2))
+    return score_interval(share, size, NormalDist().inv_cdf((1 + confidence) / 2))
 
 
 def proportion_interval(
@@ -66,7 +66,7 @@ def proportion_interval(
     [0.555, 0.9975]
     """
     if method == "wilson":
-        return wilson_interval(successes, trials, confidence)
+        return wilson_interval(successes / trials, trials, confidence)
     from scipy.special import betaincinv  # noqa: PLC0415 - some time to import, needed only where it is asked for
 
     tail = (1 - confidence) / 2

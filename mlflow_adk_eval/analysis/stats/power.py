@@ -246,7 +246,7 @@ def _sources(
         yield "unrelated scores", math.sqrt(2 * variance(means)), assumed + more
     if passes:  # each case passes or each fails: the spread is what the end of the interval comes to
         passed = round(sum(means))
-        low, high = wilson_interval(passed, len(means), confidence)
+        low, high = wilson_interval(passed / len(means), len(means), confidence)
         share, every = (low, "every case passed") if passed else (high, "no case passed")
         explanation = f"{every}, so this assumes a pass rate of {share:.3g}, the end of its interval"
         yield "interval", math.sqrt(2 * share * (1 - share)), explanation

@@ -16,7 +16,7 @@ from typing import Literal
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
-from mlflow_adk_eval.gating.promotion.promote import TIMEOUTS, ClaimTimeouts, changed_since, claimed, patiently
+from mlflow_adk_eval.gating.promotion.promote import changed_since, claimed, patiently
 from mlflow_adk_eval.gating.promotion.record import (
     HIDDEN,
     Record,
@@ -69,7 +69,6 @@ class AliasRollback:
     alias: str
     kind: RollbackKind
     reason: str
-    timeouts: ClaimTimeouts = TIMEOUTS
     wait_s: float = 0.0
     """For how long to wait for others who are setting the alias, to look at everything again then."""
 
@@ -115,7 +114,7 @@ class AliasRollback:
                 return done
 
             # (4) Claim the alias, keep the record of what the pass comes to today, look again, confirm the claim and set the alias.
-            with claimed(store, record, claims, self.timeouts) as claim:
+            with claimed(store, record, claims) as claim:
                 store.write(record)
                 claim.require(changed_since(store, record))
                 claim.confirm()
@@ -184,7 +183,6 @@ def audit_in(
     restore: bool = False,
     dry_run: bool = False,
     required: bool = True,
-    timeouts: ClaimTimeouts = TIMEOUTS,
 ) -> tuple[AliasAudit, ...]:
     """Look at an alias of a model, or at each that was ever promoted; `restore`: and move back what is proven to be wrong.
 
@@ -195,7 +193,6 @@ def audit_in(
         restore: whether to move back an alias that no claim set where it is, or whose record is proven false.
         dry_run: whether to say only where it would be moved.
         required: whether the model was asked for by its name, so that an alias without any proof is worth telling.
-        timeouts: how long claims of others are respected.
 
     Raises:
         UsageError: if there is no such model.
@@ -231,7 +228,7 @@ def audit_in(
     if gone:  # without a claim log nothing is proven, and there is nothing to go back by
         return tuple(AliasAudit(model=name, alias=each, version=holders.get(each), valid=False, reasons=(gone,)) for each in concerned)
     found = [_audit(store, name, each, params, model, wanted=bool(wanted)) for each in concerned]
-    return tuple(_restored(store, each, timeouts, dry_run=dry_run) if restore and not each.valid else each for each in found)
+    return tuple(_restored(store, each, dry_run=dry_run) if restore and not each.valid else each for each in found)
 
 
 def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model: RegisteredModel, *, wanted: bool) -> AliasAudit:
@@ -274,9 +271,9 @@ def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:
     yield from few(claims.skipped)
 
 
-def _restored(store: MlflowStore, found: AliasAudit, timeouts: ClaimTimeouts, *, dry_run: bool) -> AliasAudit:
+def _restored(store: MlflowStore, found: AliasAudit, *, dry_run: bool) -> AliasAudit:
     reason = f"{format_version(found.version)}: {next(iter(found.reasons), 'it does not verify')}"
-    way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason, timeouts=timeouts)
+    way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason)
     try:
         back = way_back.run(dry_run=dry_run)
     except (UsageError, AliasBusyError) as error:  # the claim log is gone by now, or somebody moves the alias

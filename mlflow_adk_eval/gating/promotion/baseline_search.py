@@ -17,11 +17,10 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
-from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import decide_in, moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline, Reevaluate, ReevaluationRequest, incomparable
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import agent_problems, state_problems
@@ -274,9 +273,9 @@ class BaselineSearch:
                 agent_version=ref.agent_version,
                 run_id=ref.run_id,
                 candidate_run_id=candidate.evidence.run_id,
-                eval_set=candidate.documents.eval_set,
-                config=candidate.documents.config,
-                num_runs=candidate.documents.num_runs,
+                eval_set=candidate.eval_set,
+                config=candidate.report.config,
+                num_runs=candidate.report.num_runs,
                 reasons=tuple(reasons),
                 eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
                 config_pinned=bool(self.policy.config and self.policy.config.digest),
@@ -300,9 +299,7 @@ class BaselineSearch:
 
     def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
         """Return why a candidate cannot pass, whatever it is compared with."""
-        measured, now, pending = self.store.calibration(self.policy, candidate), self.store.clock(), _none(ref, _PENDING)
-        drift = self.store.drift(candidate, now, self.policy)
-        decision = decide(candidate, self.policy, baseline=pending, now=now, measured=measured, drift=drift)
+        decision = decide_in(self.store, candidate, self.policy, baseline=_none(ref, _PENDING), now=self.store.clock())
         reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
         if (target := self.candidate) is not None:
             reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)

@@ -46,7 +46,7 @@ State = Literal["open", "confirmed", "cancelled", "done", "refused", "lost"]
 
 _NOUNS: Mapping[Kind, str] = {"promotion": "promotion", "rollback": "rollback", "restore": "restoration"}
 _LONGEST_ALIAS, _SHORTENED = 190, 150
-MAX_NAME, MAX_REASON = 200, 1000
+_MAX_NAME, _MAX_REASON = 200, 1000
 """How long what people wrote may be in a claim."""
 _SKEW = timedelta(minutes=5)
 T = TypeVar("T", "Claim", "Confirmation", "End")
@@ -110,6 +110,10 @@ class Claim:
         """Return what it is as messages call it."""
         refused = "" if self.verdict == "passed" else "refused "
         return f"a {refused}{_NOUNS[self.kind]} to version {self.version.number}, by {self.by} at {self.at.isoformat(timespec='seconds')}"
+
+    def key(self, suffix: str = "") -> str:
+        """Return its key, or that of what followed."""
+        return key_of(self.alias, self.number, suffix, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,8 +347,7 @@ def _entry(claim: Claim, text: str, params: Mapping[str, str], verifier: Verifie
 
 def _following(claim: Claim) -> tuple[str, str]:
     """Return the keys of the confirmation of a claim and of its end."""
-    go, end = (key_of(claim.alias, claim.number, suffix, claim.id) for suffix in ("go", "end"))
-    return go, end
+    return claim.key("go"), claim.key("end")
 
 
 def _part(kind: type[T], text: str | None, verifier: Verifier | None, claim: Claim | None = None) -> tuple[T | None, str]:
@@ -399,7 +402,10 @@ def aliases_in(params: Mapping[str, str]) -> list[str]:
 
 def text_of(value: Claim | Confirmation | End, signer: Signer | None = None) -> str:
     """Return what a parameter holds, with a signature where there is a signer."""
-    value = replace(value, reason=value.reason[:MAX_REASON]) if isinstance(value, End) else value
+    if isinstance(value, Claim):
+        value = replace(value, by=value.by[:_MAX_NAME], reason=value.reason[:_MAX_REASON])
+    elif isinstance(value, End):
+        value = replace(value, reason=value.reason[:_MAX_REASON])
     signed = replace(value, signature=signer.sign(*_signed_part(value))) if signer else value
     return _ADAPTERS[type(signed)].dump_json(signed).decode()
 

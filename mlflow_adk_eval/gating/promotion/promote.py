@@ -28,19 +28,7 @@ from typing import TypeVar
 from mlflow_adk_eval.errors import AgentError, AliasBusyError, UsageError
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion.baseline_search import attempt_in, eval_set_of
-from mlflow_adk_eval.gating.promotion.claim_log import (
-    MAX_NAME,
-    MAX_REASON,
-    Claim,
-    ClaimLog,
-    ClaimLogError,
-    Confirmation,
-    End,
-    Outcome,
-    key_of,
-    read_claim,
-    text_of,
-)
+from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimLogError, Confirmation, End, Outcome, read_claim, text_of
 from mlflow_adk_eval.gating.promotion.record import (
     REFUSAL,
     TAG,
@@ -56,10 +44,9 @@ from mlflow_adk_eval.gating.promotion.record import (
     version_problems,
     with_problems,
 )
-from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import as_then, decide_in, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.rules.holdout import HeldOut, HoldoutEvaluator, HoldoutRequest, with_holdout
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.results.decision import Decision
@@ -75,20 +62,7 @@ _HOW_TO_SCORE = (
 _PARTS = ("lifecycle_stage", "status", "end_time", "params", "tags", "metrics", "model_ids", "manifest", "artifacts")
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimTimeouts:
-    """How long a claim is respected."""
-
-    grace_s: float = 300.0
-    """For how long others wait for a claim that has not ended, before they take its owner for dead."""
-    lease_s: float = 30.0
-    """For how long its owner may begin to set the alias after it has confirmed the claim; far less, since that request takes time, too."""
-
-
-TIMEOUTS = ClaimTimeouts()
-
-
-def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how long
+def promote_in(
     store: MlflowStore,
     target: Target,
     run_id: str,
@@ -97,7 +71,6 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
     baseline: Callable[[ExaminedRun], Baseline | None] | Baseline | None = None,
     holdout: HoldoutEvaluator | None = None,
     dry_run: bool = False,
-    timeouts: ClaimTimeouts = TIMEOUTS,
     wait_s: float = 0.0,
 ) -> Decision:
     """Decide on a promotion, record the decision, and set the alias if it is *passed*.
@@ -110,7 +83,6 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         baseline: what the run is compared with, or what finds it.
         holdout: scores the cases that the policy holds out; ``None``: nobody does, so that such a policy is never met.
         dry_run: whether to write nothing.
-        timeouts: how long claims of others are respected.
         wait_s: for how long to wait for others who are setting the alias. Then it is decided again: they may have changed it.
 
     Raises:
@@ -137,14 +109,14 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
         # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
         # must be where its alias is.
         now = store.clock()
-        measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
-        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now, policy))
+        place = attempt_in(claims, policy, run, compared, holder)
+        decision = decide_in(store, run, policy, baseline=compared, now=now, attempt=place)
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
 
         # (4) Decide nothing while others are at the alias, or have been since (1), unless the evidence fails whatever they do.
         pending = claims.last is not None and claims.last.pending and not claims.last.carried_out(holder, version.id)
-        in_progress = claims.in_progress(now, timeouts.grace_s) if pending else ""  # the claim asks for the server's time again
+        in_progress = claims.in_progress(now, store.grace_s) if pending else ""  # the claim asks for the server's time again
         if in_progress and decision.verdict != "failed":
             raise AliasBusyError(in_progress)
         if moved and decision.verdict != "failed" and (since := store.claim_log(target.name, target.alias)).next != claims.next:
@@ -163,7 +135,7 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
             decision=decision,
         )
         if held and decision.passed and not dry_run and isinstance(run, ReadableRun):
-            if held.score(run, record, claims, timeouts):
+            if held.score(run, record, claims):
                 return attempt()
             record = held.decided(record, run, now)
             decision = record.decision
@@ -176,14 +148,14 @@ def promote_in(  # noqa: PLR0913 - which version, on which evidence, and for how
             told = f"this refusal is not in the claim log, so it does not count as an attempt: {in_progress}"
             return _refuse(store, replace(record, decision=replace(decision, notes=(*decision.notes, told))), beside=True)
         if not decision.passed:
-            enter(store, record, claims, timeouts)
+            enter(store, record, claims)
             return _refuse(store, record)
 
         earlier = version.tags.get(pass_tag(target.alias))
         decided_on = (run.evidence, former, held.run.evidence if held and held.run else None)
         try:
             # (7) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
-            with claimed(store, record, claims, timeouts) as claim:
+            with claimed(store, record, claims) as claim:
                 # (8) Read every byte of the evidence again, since it may have been rewritten while this waited for the claim. It is
                 # compared and not examined again: what is the same comes to the same decision, and what is not is refused
                 # whatever it comes to.
@@ -235,14 +207,13 @@ class _HoldoutUse:
     eval_set: str = ""
     use: int = 0
 
-    def score(self, candidate: ReadableRun, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> bool:
+    def score(self, candidate: ReadableRun, record: Record, claims: ClaimLog) -> bool:
         """Have the cases scored, unless they were or cannot be; return whether that is an entry of the claim log now.
 
         Args:
             candidate: the run that is decided on.
             record: the decision so far.
             claims: the claim log, as it was before that.
-            timeouts: how long claims of others are respected.
 
         Raises:
             AliasBusyError: if others took the next number, so that nothing was scored.
@@ -258,7 +229,7 @@ class _HoldoutUse:
             if before >= allowed:
                 raise UsageError(f"the held-out cases were scored {before} times, and the policy allows {allowed}: replace these cases")
             self._champion(record)
-            enter(self.store, replace(record, decision=replace(record.decision, verdict="undecided")), claims, timeouts, holdout=digest)
+            enter(self.store, replace(record, decision=replace(record.decision, verdict="undecided")), claims, holdout=digest)
 
         request = HoldoutRequest(holdout=self.holdout, model_id=record.version.model_id or "", candidate=candidate, begin=begin)
         try:
@@ -393,7 +364,6 @@ class ClaimedAlias:
     store: MlflowStore
     record: Record
     claim: Claim
-    timeouts: ClaimTimeouts
     problem: str = ""
     """Why the alias was not set; empty if it was."""
 
@@ -413,7 +383,7 @@ class ClaimedAlias:
         if not _stands(self.store, self.claim, "go", Confirmation(claim=self.claim.id, at=confirmed_at)):
             raise AliasBusyError(f"another process cancelled the claim to the alias {target.alias}, because it took too long")
         took_s = (self.store.now(target.name) - confirmed_at).total_seconds()
-        if took_s > self.timeouts.lease_s:
+        if took_s > self.store.lease_s:
             slow = f"MLflow took {took_s:.0f} s to confirm the claim, so the alias {target.alias} was not set"
             _end(self.store, self.claim, "refused", f"{slow}: others may have stopped waiting")
             raise AliasBusyError(f"{slow}: others may have stopped waiting")
@@ -445,14 +415,13 @@ class ClaimedAlias:
         return f"MLflow took so long to set the alias {self.claim.alias} that another process closed the claim as {outcome}"
 
 
-def enter(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts, *, holdout: str = "") -> Claim:
+def enter(store: MlflowStore, record: Record, claims: ClaimLog, *, holdout: str = "") -> Claim:
     """Enter a decision into the claim log, under the number that was free when it was made.
 
     Args:
         store: where everything is.
         record: the decision. One that is *passed* claims the alias; any other is complete with that.
         claims: the claim log, as it was before the decision was made.
-        timeouts: how long claims of others are respected.
         holdout: the digest of the held-out cases that are scored next; empty: none are.
 
     Raises:
@@ -465,7 +434,7 @@ def enter(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimT
         if last is not None and last.pending:  # unless somebody is at work, its owner seems to be dead, and it is ended for them
             holder = store.holder(name, alias)
             carried_out = last.carried_out(holder, record.version)
-            if not carried_out and (problem := claims.in_progress(store.now(name), timeouts.grace_s)):
+            if not carried_out and (problem := claims.in_progress(store.now(name), store.grace_s)):
                 raise AliasBusyError(problem)
             if last.state == "confirmed":
                 _end(store, last.claim, "done" if last.set_on(holder) else "lost", "its owner did not close it")
@@ -485,9 +454,9 @@ def enter(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimT
         version=record.version,
         previous=record.previous,
         record=str(record.location),
-        by=record.decision.decided_by[:MAX_NAME],
+        by=record.decision.decided_by,
         at=store.now(name),
-        reason=record.reason[:MAX_REASON],
+        reason=record.reason,
         verdict=record.decision.verdict,
         champion=record.champion,
         run_id=record.decision.run_id,
@@ -497,14 +466,14 @@ def enter(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimT
         holdout=holdout,
     )
     mine = text_of(claim, store.signer)
-    there = store.claim(name, key_of(alias, claim.number), mine)
+    there = store.claim(name, claim.key(), mine)
     if there != mine:
         raise AliasBusyError(f"the alias {alias} was claimed in the meantime: {read_claim(there) or there}")
     return claim
 
 
 @contextmanager
-def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: ClaimTimeouts) -> Generator[ClaimedAlias, None, None]:
+def claimed(store: MlflowStore, record: Record, claims: ClaimLog) -> Generator[ClaimedAlias, None, None]:
     """Claim the alias of a record, and leave to the block what is to be checked and written before it is confirmed and set.
 
     What the block refuses (`ClaimedAlias.require`), and what it misses, is the claim's `problem` afterwards. When that is noted, and
@@ -514,13 +483,12 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
         store: where everything is.
         record: what the alias is to be set by.
         claims: the claim log, as it was before the decision was made.
-        timeouts: how long claims of others are respected.
 
     Raises:
         AliasBusyError: if somebody is at work, or somebody claimed since the decision was made.
     """
-    claim = enter(store, record, claims, timeouts)
-    owned = ClaimedAlias(store=store, record=record, claim=claim, timeouts=timeouts)
+    claim = enter(store, record, claims)
+    owned = ClaimedAlias(store=store, record=record, claim=claim)
     try:
         yield owned
     except _RefusedError as refusal:
@@ -538,7 +506,7 @@ def claimed(store: MlflowStore, record: Record, claims: ClaimLog, timeouts: Clai
 def _stands(store: MlflowStore, claim: Claim, suffix: str, value: Confirmation | End) -> bool:
     """Write what follows a claim, and return whether that is what stands there, and not what somebody else wrote before."""
     text = text_of(value, store.signer)
-    return store.claim(claim.model, key_of(claim.alias, claim.number, suffix, claim.id), text) == text
+    return store.claim(claim.model, claim.key(suffix), text) == text
 
 
 def _cancelled(store: MlflowStore, claim: Claim) -> bool:

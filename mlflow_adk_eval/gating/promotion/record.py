@@ -67,6 +67,8 @@ _MAX_REASON = 500
 _MAX_DESCRIBED, _LONGEST_DESCRIPTION = 150, 5000
 """How long the reason in a version's description may be to stay on one line, and the longest description that MLflow stores."""
 _MAX_ALIAS = 255
+_DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines below)"
+"""The end of what the gate wrote into a description: a definition without a name, which Markdown does not show."""
 _FIRST_YEAR, _LAST_YEAR = 2000, 9000
 """When a decision can have been made; other times are none that can be reckoned with."""
 
@@ -254,39 +256,33 @@ class Record:
         details = {"alias": self.target.alias, "record": str(self.location), "reason": reason}
         return {f"{prefix}.{name}": value for name, value in details.items()} | {prefix: self.decision.verdict}
 
+    def description(self, experiment_id: str, before: str) -> str:
+        """Return the description of a version for the registry's page, in three lines of Markdown: the decision, the first reason, and links.
+
+        Args:
+            experiment_id: of the run that was decided on.
+            before: the description so far. What the gate did not write is kept.
+        """
+        kept = (before.partition(_DESCRIBED)[2] if _DESCRIBED in before else before).strip()
+        decision, location = self.decision, self.location
+        at = datetime.fromisoformat(decision.decided_at).astimezone(UTC)
+        more = f" · and {len(decision.reasons) - 1} more in the record" if len(decision.reasons) > 1 else ""
+        run = f"#/experiments/{experiment_id}/runs/{location.run_id}"
+        against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
+        lines = [
+            # Without marks, since the list of versions shows its beginning as it is.
+            f"{decision.verdict} for the alias {for_mlflow(self.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {', '.join([for_mlflow(decision.decided_by), *_place(decision)])}",
+            *(for_mlflow(reason, _MAX_DESCRIBED) + more for reason in decision.reasons[:1]),
+            f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
+            _DESCRIBED,
+            *([kept] if kept else []),
+        ]
+        text = "\n\n".join(lines)
+        return text if len(text) <= _LONGEST_DESCRIPTION else before
+
 
 def _place(decision: Decision) -> list[str]:
     return [f"attempt {decision.attempt}"] if (decision.attempt or 1) > 1 else []
-
-
-_DESCRIBED = "[//]: # (the gate replaces the lines above and keeps the lines below)"
-"""The end of what the gate wrote into a description: a definition without a name, which Markdown does not show."""
-
-
-def description(record: Record, experiment_id: str, before: str) -> str:
-    """Return the description of a version for the registry's page, in three lines of Markdown: the decision, the first reason, and links.
-
-    Args:
-        record: the decision.
-        experiment_id: of the run that was decided on.
-        before: the description so far. What the gate did not write is kept.
-    """
-    kept = (before.partition(_DESCRIBED)[2] if _DESCRIBED in before else before).strip()
-    decision, location = record.decision, record.location
-    at = datetime.fromisoformat(decision.decided_at).astimezone(UTC)
-    more = f" · and {len(decision.reasons) - 1} more in the record" if len(decision.reasons) > 1 else ""
-    run = f"#/experiments/{experiment_id}/runs/{location.run_id}"
-    against = f" · [compared with](#/experiments/{experiment_id}/runs/{decision.baseline_run_id})" if decision.baseline_run_id else ""
-    lines = [
-        # Without marks, since the list of versions shows its beginning as it is.
-        f"{decision.verdict} for the alias {for_mlflow(record.target.alias)}, {at:%Y-%m-%d %H:%M} UTC, {', '.join([for_mlflow(decision.decided_by), *_place(decision)])}",
-        *(for_mlflow(reason, _MAX_DESCRIBED) + more for reason in decision.reasons[:1]),
-        f"[evaluation run]({run}) · [promotion record]({run}/artifacts/{location.path}) · [report]({run}/artifacts/{FOLDER}/report.html){against}",
-        _DESCRIBED,
-        *([kept] if kept else []),
-    ]
-    text = "\n\n".join(lines)
-    return text if len(text) <= _LONGEST_DESCRIPTION else before
 
 
 _RECORD = TypeAdapter(Record)

@@ -15,16 +15,7 @@ from mlflow_adk_eval.gating.policy.model import CORRECTED, NO_EFFECT, Policy, Ru
 from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, different, format_exact, unmissable
 from mlflow_adk_eval.gating.rules.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust, rule_problems
-from mlflow_adk_eval.gating.rules.limits import (
-    Drop,
-    carried_by_one,
-    check_corrected,
-    check_drops,
-    check_interval,
-    check_mean,
-    drop_of,
-    limits_of,
-)
+from mlflow_adk_eval.gating.rules.limits import Drop, carried_by_one, check_corrected, check_drops, check_limit, drop_of, limits_of
 from mlflow_adk_eval.gating.rules.measures import Measured, measure, passes_counted
 from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_drops, look_at_limit, progress_of
 from mlflow_adk_eval.gating.rules.subset import select
@@ -55,7 +46,7 @@ def apply_rules(
     for measure_name, rule in policy.rules.items():
         rules.apply(rules.target(measure_name, rule), report, baseline.report)
     for name, part in policy.slices.items():
-        selected = select(run.documents.eval_set.eval_ids, run.documents.tags, part)
+        selected = select(run.eval_set.eval_ids, run.tags, part)
         chosen, before = selected.of(report), selected.of(baseline.report) if baseline.report else None
         rules.left[name] = len(progress.left & selected.eval_ids) if progress else 0
         if selected.eval_ids:
@@ -130,12 +121,10 @@ class AppliedRules:
             carried = "" if limit.use in CORRECTED else carried_by_one(limit, measured, config_pinned=self.policy.config is not None)
             if carried:
                 check = target.check(limit.demand, "undecided", carried, cases, value=measured.value)
-            elif limit.use == "mean":
-                check = check_mean(target, limit, measured)
             elif limit.use in CORRECTED:
-                check = check_corrected(target, limit, _originals(report, self.run.documents.copies), self.trust)
+                check = check_corrected(target, limit, _originals(report, self.run.copies), self.trust)
             else:
-                check = check_interval(target, limit, measured)
+                check = check_limit(target, limit, measured)
             if self.progress and not carried:
                 check, more = look_at_limit(check, target, limit, measured, self.progress, self.left[target.slice])
                 self.open += [check] if more else []
@@ -145,7 +134,7 @@ class AppliedRules:
 
     def _obstacle(self, target: RuleTarget, measured: Measured, report: Report) -> str:
         """Return why a rule decides nothing; empty where it does."""
-        rule, copies, policy = target.rule, self.run.documents.copies, self.policy
+        rule, copies, policy = target.rule, self.run.copies, self.policy
         bounds = [f"{key} {given}: wanted {wanted}. {NO_EFFECT}" for key, given, wanted in rule.without_effect(*measured.bounds)]
         if gap := _gap(measured) or "; ".join(bounds):
             return gap
@@ -166,11 +155,11 @@ class AppliedRules:
     def _measured(self, target: RuleTarget, report: Report) -> Measured | str:
         """Return a measure over the cases of a report: copies of a case as one, and no value beyond the rule's range."""
         measured = measure(target.measure, report, self.policy.prices)
-        return measured if isinstance(measured, str) else measured.pooled(self.run.documents.copies).within(target.rule.range)
+        return measured if isinstance(measured, str) else measured.pooled(self.run.copies).within(target.rule.range)
 
     def _left_out(self, target: RuleTarget, measured: Measured, report: Report) -> Iterator[str]:
         """Yield that a measure is not about all cases, which the config of the run may have arranged."""
-        copies = self.run.documents.copies
+        copies = self.run.copies
         if len(measured.values) == (every := different(report, copies)):
             return
         originals = {copies.get(case.eval_id, case.eval_id) for case in report.cases}

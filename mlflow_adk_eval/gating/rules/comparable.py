@@ -98,15 +98,15 @@ def _differences(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, 
     for criterion in dict.fromkeys(found for measure in measures for found in criteria_behind(measure, candidate.report)):
         yield from _other_criterion(candidate, baseline, criterion)
     yield from dict.fromkeys(_drifted(candidate, baseline, policy, drift) if drift else ())
-    runs, former_runs = candidate.documents.num_runs, baseline.documents.num_runs
+    runs, former_runs = candidate.report.num_runs, baseline.report.num_runs
     for measure in measures:
         if measure in ("case_pass_rate", "flaky_rate") and runs != former_runs:
             yield f"has {former_runs} runs of each case, but the candidate has {runs}, so {measure} is not comparable"
 
 
 def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator[str]:
-    new, old = candidate.documents.config, baseline.documents.config
-    simulated = candidate.documents.simulated
+    new, old = candidate.report.config, baseline.report.config
+    simulated = candidate.simulated
     for name in _CONDITIONS:
         if getattr(new, name) != getattr(old, name) and (simulated or name != "user_simulator_config"):
             yield f"ran under different conditions: its config has another {name}"
@@ -117,11 +117,11 @@ def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator
 
 
 def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: str) -> Iterator[str]:
-    new, old = candidate.documents.config, baseline.documents.config
+    new, old = candidate.report.config, baseline.report.config
     if criterion not in baseline.report.criteria:
         yield f"did not evaluate {criterion}"
         return
-    changed = _changed(new, old, candidate.documents.eval_set.eval_ids, criterion)
+    changed = _changed(new, old, candidate.eval_set.eval_ids, criterion)
     if changed or (new.custom_metrics or {}).get(criterion) != (old.custom_metrics or {}).get(criterion):
         where = f" for {', '.join(few(changed, limit=3))}" if changed and old.criteria.get(criterion) else ""
         yield f"has different settings for {criterion}{where}"
@@ -138,7 +138,7 @@ def _other_criterion(candidate: ReadableRun, baseline: ReadableRun, criterion: s
 
 def _drifted(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, drift: JudgeDrift) -> Iterator[str]:
     """Yield where a policy that compares two runs does not allow that judges changed between them, or that so much time lies between them."""
-    judged = judged_criteria(candidate.documents.config)
+    judged = judged_criteria(candidate.report.config)
     for measure, rule in ((measure, rule) for _, measure, rule in policy.all_rules() if rule.max_drop is not None):
         demands = [demand for demand in (policy.judge, rule.judge) if demand]
         least = min((demand.max_drift for demand in demands if demand.max_drift is not None), default=None)
@@ -224,7 +224,7 @@ def resolve_baseline(
                 return replace(resolved, problems=tuple(problems))
             same_agent = candidate.evidence.params.get("adk_eval.model_id") == run.evidence.params.get("adk_eval.model_id")
             note = f"{resolved.name}, is the same agent version, so its other run {resolved.run_id} was compared"
-            report = waived.rest_of(_with_thresholds(candidate.documents.config, run.report))
+            report = waived.rest_of(_with_thresholds(candidate.report.config, run.report))
             scope = f"{resolved.name}, has {run.report.until_decided}, and only these are compared"
             return replace(resolved, report=report, notes=(*([note] * same_agent), *([scope] if run.report.until_decided else [])))
         # A comparison of a run with itself shows nothing; but the version that it is about need not beat itself.

@@ -92,10 +92,10 @@ def decide(
     report, compared = waived.rest_of(run.report), resolve_baseline(run, policy, baseline, waived, drift)
     share, exhausted, of_attempt = spent(policy, attempt)
     rules = apply_rules(policy, run, report, compared, trust, share)
-    left = len(run.documents.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)
+    left = len(run.eval_set.eval_ids) - len(run.report.eval_set.eval_ids)
     thresholds = [look_at_threshold(check, left) for check in (check_thresholds(report) if policy.thresholds else ())]
-    enough = list(check_min_cases(policy, report, run.documents.copies))
-    checks = [*thresholds, *enough, *check_must_pass(policy, report, run.documents.eval_set), *rules.checks]
+    enough = list(check_min_cases(policy, report, run.copies))
+    checks = [*thresholds, *enough, *check_must_pass(policy, report, run.eval_set), *rules.checks]
     problems = [
         *run.problems,
         *_pin_problems(policy, run, now),
@@ -149,16 +149,16 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
     if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
         yield f"the run covers only the cases that did not pass in run {whole}, so it is not evidence for the whole eval set"
-    tagged = zip(run.documents.eval_set.eval_ids, run.documents.tags, strict=True)
+    tagged = zip(run.eval_set.eval_ids, run.tags, strict=True)
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
         yield f"nobody has reviewed {counted(len(generated), 'case')} that a model wrote (tag {GENERATED!r}): {named}"
-    if held := select(run.documents.eval_set.eval_ids, run.documents.tags, policy.holdout).eval_ids if policy.holdout else ():
+    if held := select(run.eval_set.eval_ids, run.tags, policy.holdout).eval_ids if policy.holdout else ():
         named = ", ".join(few(sorted(held), limit=4))
         yield f"the run scored {counted(len(held), 'case')} that the policy holds out ({named}); run it with --policy, which leaves them out"
-    yield from _lookalikes(run.documents.config.custom_metrics or ())
+    yield from _lookalikes(run.report.config.custom_metrics or ())
     if pin := policy.eval_set:
-        eval_set_id, digest = run.documents.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
+        eval_set_id, digest = run.eval_set.eval_set_id, run.evidence.params.get("adk_eval.eval_set_digest", "")
         if pin.id is not None and eval_set_id != pin.id:
             yield f"the run used the eval set {eval_set_id!r}, but the policy pins {pin.id!r}"
         if pin.digest is not None and digest != pin.digest:
@@ -181,13 +181,13 @@ def _lookalikes(names: Iterable[str]) -> Iterator[str]:
 
 
 def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
-    config = run.documents.config
+    config = run.report.config
     if pin.digest is not None and (digest := config.digest()) != pin.digest:
         yield f"the config is not the pinned one: its digest is {digest[:19]}…, but the policy pins {pin.digest[:19]}…"
     if pin.criteria is None:
         return
     deciding: dict[int, tuple[str, Criteria]] = {}
-    for eval_id in run.documents.eval_set.eval_ids:
+    for eval_id in run.eval_set.eval_ids:
         deciding.setdefault(id(config.criteria_of(eval_id)), (eval_id, config.criteria_of(eval_id)))
     for eval_id, criteria in deciding.values():
         found, where = {name: settings.threshold for name, settings in criteria.items()}, f"case {eval_id!r} is decided"
@@ -206,15 +206,15 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         yield f"the eval set is not pinned: without a digest, any cases with the id {pin.id!r} would do; this run's digest is {digest}"
     if kept := run.evidence.params.get("adk_eval.from_ledger"):
         yield f"{kept} of the run's conversations come from the ledger: they took place before the evaluation was resumed"
-    if run.documents.copies:
-        copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.documents.copies.items()), limit=4))
-        yield f"{len(run.documents.copies)} cases repeat the content of another case and count only once: {copies}"
+    if run.copies:
+        copies = ", ".join(few((f"{copy} = {first}" for copy, first in run.copies.items()), limit=4))
+        yield f"{len(run.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.holdout:
         yield UNSCORED
     if policy.config:
         return
     yield from unmissable(report)
-    if own := [eval_id for eval_id in run.documents.eval_set.eval_ids if eval_id in run.documents.config.case_criteria]:
+    if own := [eval_id for eval_id in run.eval_set.eval_ids if eval_id in run.report.config.case_criteria]:
         yield f"the run's config has separate criteria for {counted(len(own), 'case')}: {', '.join(few(own, limit=4))}"
 
 

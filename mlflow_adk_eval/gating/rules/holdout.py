@@ -77,10 +77,10 @@ def with_holdout(
     notes = (*(note for note in decision.notes if note != UNSCORED), use)
     problems = agent_problems(run.evidence, candidate.evidence.params.get("adk_eval.model_id", ""))
     if isinstance(run, ReadableRun) and isinstance(candidate, ReadableRun):
-        cases = run.documents.eval_set
+        cases = run.eval_set
         if run.evidence.params.get("adk_eval.eval_set_digest") != held.eval_set or set(cases.eval_ids) - held_out(cases, demanded):
             problems.append("it has other cases than the policy holds out")
-        if len({one.documents.config.without(one.documents.eval_set.eval_ids).digest() for one in (run, candidate)}) > 1:
+        if len({one.report.config.without(one.eval_set.eval_ids).digest() for one in (run, candidate)}) > 1:
             problems.append("it has another config than the candidate's run")
     if problems:
         reason = f"holdout: run {run.evidence.run_id} does not count: {problems[0]}"

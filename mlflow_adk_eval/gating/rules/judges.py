@@ -54,7 +54,7 @@ class JudgeTrust:
     def reused(self, criterion: str) -> tuple[int, int, str]:
         """Return how many votes a criterion has, how many of them another evaluation asked for, and a sentence on these."""
         found = Counter[str]()
-        for (name, _, asked_in), count in self.run.documents.vote_sources.items():
+        for (name, _, asked_in), count in self.run.vote_sources.items():
             if name == criterion:
                 found[asked_in] += count
         votes, reused = found.total(), found.total() - found[""]
@@ -68,7 +68,7 @@ class JudgeTrust:
             return "the policy names no calibration"
         if measured.problems:
             return measured.problems[0]
-        params, config = self.run.evidence.params, self.run.documents.config
+        params, config = self.run.evidence.params, self.run.report.config
         if problems := calibration_problems(measured.calibration, params, criterion, config, judge_keys(params, criterion)):
             return problems[0]
         return "" if self.found(criterion).labelled else f"the calibration has no labels for {criterion} as a whole"
@@ -169,7 +169,7 @@ class JudgeTrust:
 
 def judge_notes(trust: JudgeTrust) -> list[str]:
     """Return in a line for each judged criterion how far its judge is known, and how many of its votes are from other evaluations; and whether it changed."""
-    judged = judged_criteria(trust.run.documents.config)
+    judged = judged_criteria(trust.run.report.config)
     found = [trust.reused(name) for name in judged]
     asked, agents = (trust.run.evidence.params.get(key, "").split(" | ") for key in ("adk_eval.judge_model", AGENT_MODELS))
     alike = self_preference(asked, agents) if judged else ""
@@ -181,7 +181,7 @@ def judge_notes(trust: JudgeTrust) -> list[str]:
 
 def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Iterator[str]:
     """Yield who judged, or at which host, although a policy does not allow it."""
-    judged, named = judged_criteria(run.documents.config), run.evidence.params.get("adk_eval.judge_model")
+    judged, named = judged_criteria(run.report.config), run.evidence.params.get("adk_eval.judge_model")
     if not judged:
         return
     wanted = f"the policy allows only {', '.join(map(str, models))}"
@@ -201,15 +201,15 @@ def model_problems(models: Sequence[str | HostedModel], run: ReadableRun) -> Ite
     for name in named.split(" | "):
         if not any(names(one, name) for one in models):
             yield f"{name} judged, but {wanted}"
-    for host in dict.fromkeys(host for _, host, _ in run.documents.vote_sources):
+    for host in dict.fromkeys(host for _, host, _ in run.vote_sources):
         if not any(allows(one, host) for one in models):
-            criteria = dict.fromkeys(name for name, found, _ in run.documents.vote_sources if found == host)
+            criteria = dict.fromkeys(name for name, found, _ in run.vote_sources if found == host)
             yield f"votes of {', '.join(criteria)} came from {host or 'an unknown host'}, but {wanted}; a model without a host must use its provider's own"
 
 
 def judged_behind(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return the judged criteria that a decision by a policy rests on."""
-    judged, report = judged_criteria(trust.run.documents.config), trust.run.report
+    judged, report = judged_criteria(trust.run.report.config), trust.run.report
     if not judged:
         return []
     measures = [measure for _, measure, _ in policy.all_rules() if measure not in _OF_NO_VERDICT and not measure.endswith("/flip_rate")]
@@ -226,7 +226,7 @@ def judge_problems(policy: Policy, trust: JudgeTrust) -> list[str]:
 
 def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return what a policy demands of judges, for the reasons of a pass; nothing where no judge took part."""
-    if policy.judge is None or not judged_criteria(trust.run.documents.config):
+    if policy.judge is None or not judged_criteria(trust.run.report.config):
         return []
     reasons = [f"only {', '.join(map(str, policy.judge.models))} judged"] if policy.judge.models else []
     if judged_behind(policy, trust):
@@ -239,7 +239,7 @@ def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -
     """Return what is not met of what a rule demands of the judges behind its measure."""
     if demand is None or not (demand.demands or {demand.most_reused, demand.max_drift, demand.max_apart} != {None}):
         return ()
-    judged = judged_criteria(trust.run.documents.config)
+    judged = judged_criteria(trust.run.report.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
     if not behind:
         return ["no judge decides it, so there is nothing to calibrate"]

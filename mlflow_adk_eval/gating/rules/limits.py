@@ -99,8 +99,12 @@ def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> 
     return f"{why}, so one case could lift the mean to {limit.noun}; give the rule a range, such as range: [{'0, ' + example if limit.least else example + ', 0'}]"
 
 
-def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
-    """Return whether the mean keeps to a limit, as measured."""
+def check_limit(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
+    """Return whether the mean keeps to a limit, as measured or with its interval."""
+    return (_check_mean if limit.use == "mean" else _check_interval)(target, limit, measured)
+
+
+def _check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     value, cases, (low, high) = measured.value or 0.0, len(measured.values), _interval(target, measured) or (None, None)
     kept = limit.kept(value)
     finding = f"mean {format_number(value, unlike=limit.bound)} over {counted(cases, 'case')}, {_relation(limit, kept=kept)}"
@@ -108,8 +112,7 @@ def check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
 
 
-def check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
-    """Return whether the interval of the mean keeps to a limit."""
+def _check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     value, cases, interval = measured.value or 0.0, len(measured.values), _interval(target, measured)
     lead = f"mean {format_number(value)} over {counted(cases, 'case')}"
     if interval is None:

@@ -17,7 +17,7 @@ from itertools import groupby
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.policy.model import AGENT, Price
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, mean, reason_of
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, grouped, mean, reason_of
 from mlflow_adk_eval.results.repeats import pass_hat
 from mlflow_adk_eval.results.report import CaseScores, Report, scaled, scores_by_case
 
@@ -156,9 +156,7 @@ class Measured:
         """
         if not copies or not any(case in copies for case in self.values):
             return self
-        groups: dict[str, list[tuple[float, ...]]] = {}
-        for case, values in self.values.items():
-            groups.setdefault(copies.get(case, case), []).append(values)
+        groups = grouped((copies.get(case, case), values) for case, values in self.values.items())
         return replace(self, values=scores_by_case((case, map(mean, zip(*found, strict=False))) for case, found in groups.items()))
 
     def within(self, limits: tuple[float, float] | None) -> Measured:

@@ -51,12 +51,12 @@ class Progress:
 def progress_of(run: ReadableRun, policy: Policy) -> Progress:
     """Return how far a run until decided has come."""
     order = tuple(chain.from_iterable(_groups(run, policy)))
-    return Progress(order, frozenset(order).difference(run.report.eval_set.eval_ids), run.documents.num_runs)
+    return Progress(order, frozenset(order).difference(run.report.eval_set.eval_ids), run.report.num_runs)
 
 
 def _groups(run: ReadableRun, policy: Policy) -> list[list[str]]:
-    documents, digest = run.documents, run.evidence.params.get("adk_eval.eval_set_digest", "")
-    return order_of(documents.eval_set.eval_ids, digest, policy.must_pass, documents.copies)
+    digest = run.evidence.params.get("adk_eval.eval_set_digest", "")
+    return order_of(run.eval_set.eval_ids, digest, policy.must_pass, run.copies)
 
 
 def mean_above(values: Sequence[float], bound: float, bounds: tuple[float, float], error: float) -> Verdict:
@@ -219,7 +219,7 @@ def sequence_problems(
 def _wrong_way(run: ReadableRun, policy: Policy, found: UntilDecided) -> str:
     """Return where cases or rounds are others than eval set and policy allow; empty where they are not."""
     groups, evaluated = _groups(run, policy), set(run.report.eval_set.eval_ids)
-    order, ends, here = [*chain.from_iterable(groups)], {*accumulate(map(len, groups))}, (run.documents.num_runs, len(evaluated))
+    order, ends, here = [*chain.from_iterable(groups)], {*accumulate(map(len, groups))}, (run.report.num_runs, len(evaluated))
     for place, (given, wanted) in enumerate(zip(found.order, order, strict=False), start=1):
         if given != wanted:
             return (
@@ -243,5 +243,4 @@ def _as_of(run: ReadableRun, eval_ids: Sequence[str], runs: int) -> ReadableRun:
     """Return a run as it was when it had so many cases and runs of each."""
     had = set(eval_ids)
     cases = run.report.cases.changed(lambda case: case if case.eval_id in had and case.run_index < runs else None)
-    report = replace(run.report, eval_set=select(run.report.eval_set, had), cases=cases, num_runs=runs)
-    return replace(run, report=report, documents=replace(run.documents, num_runs=runs))
+    return replace(run, report=replace(run.report, eval_set=select(run.report.eval_set, had), cases=cases, num_runs=runs))

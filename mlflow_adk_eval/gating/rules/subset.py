@@ -15,7 +15,7 @@ from itertools import chain
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy, Slice, Waiver
-from mlflow_adk_eval.results.outcomes import CaseResult
+from mlflow_adk_eval.results.outcomes import CaseResult, grouped
 from mlflow_adk_eval.results.report import Report
 
 
@@ -98,9 +98,7 @@ def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset
             criteria.setdefault(case.eval_id, set()).update(planned.criterion for planned in case.planned)
     idle = {waiver: why for waiver in holding if (why := _covers_nothing(waiver, criteria, report.eval_set.eval_ids))}
     used = [waiver for waiver in holding if waiver not in idle]
-    by_case: dict[str, set[str | None]] = {}
-    for waiver in used:
-        by_case.setdefault(waiver.case, set()).add(waiver.criterion)
+    by_case = grouped((waiver.case, waiver.criterion) for waiver in used)
     past = (f"an expired waiver is ignored: {waiver}" for waiver in expired)
     return WaivedSubset(
         by_case={case: frozenset(found) for case, found in by_case.items()},

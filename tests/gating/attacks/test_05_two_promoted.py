@@ -11,7 +11,7 @@ import pytest
 from mlflow_adk_eval.errors import AliasBusyError
 from mlflow_adk_eval.gating.api import audit
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
+from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
@@ -36,9 +36,9 @@ class Slow(MlflowStore):
         super().set_alias(target)
 
 
-def promoted(store: MlflowStore, entrant: Entrant, **timeouts: float) -> Decision:
+def promoted(store: MlflowStore, entrant: Entrant) -> Decision:
     target = Target(name=entrant.name, version=entrant.version, alias="champion")
-    return promote_in(store, target, entrant.run_id, DEFAULT_POLICY, timeouts=ClaimTimeouts(**timeouts))
+    return promote_in(store, target, entrant.run_id, DEFAULT_POLICY)
 
 
 def test_a_clock_that_is_ahead_does_not_make_the_owner_dead(lab: Lab, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,9 @@ def test_a_clock_that_is_ahead_does_not_make_the_owner_dead(lab: Lab, model: str
 def test_who_comes_after_its_claim_was_given_up_is_refused_and_gives_the_alias_back(lab: Lab, model: str) -> None:
     slow, fast = Entrant(lab, model), Entrant(lab, model)
     found: list[Decision] = []
-    late = promoted(Slow(lab, lambda: found.append(promoted(MlflowStore(lab.uri, lab.uri), fast, grace_s=0))), slow)
+    impatient = MlflowStore(lab.uri, lab.uri)
+    impatient.grace_s = 0
+    late = promoted(Slow(lab, lambda: found.append(promoted(impatient, fast))), slow)
     assert found[0].passed
     assert late.verdict == "undecided"
     assert late.reasons == ("MLflow took so long to set the alias champion that another process closed the claim as lost",)

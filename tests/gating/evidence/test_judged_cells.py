@@ -90,7 +90,7 @@ def test_lower_may_be_better_and_scales_differ() -> None:
 
 def test_evidence_that_is_incomplete_or_was_changed_is_refused() -> None:
     good = evidence_of(report_of())
-    assert judged_run(good).cases
+    assert judged_run(good).report.cases
     with pytest.raises(UsageError, match="cannot be calibrated: the run is still running"):
         judged_run(replace(good, status="RUNNING"))
     with pytest.raises(TrackingError, match=r"cannot be trusted: the artifact adk_eval/config\.json was changed"):

@@ -108,7 +108,7 @@ def test_tags_select_cases_of_a_run_in_parts() -> None:
     for part_turns in (1, 1000):
         run = examine(evidence_of(report, part_turns=part_turns))
         assert isinstance(run, ReadableRun)
-        assert run.documents.tags == [("a",), ("b",), ("a",)]
+        assert run.tags == [("a",), ("b",), ("a",)]
         checks = decide_on(run.evidence, load_policy(policy)).checks
         assert [(check.slice, check.verdict, check.cases) for check in checks] == [
             ("a", "passed", 2),

@@ -13,7 +13,7 @@ from mlflow_adk_eval.errors import AliasBusyError
 from mlflow_adk_eval.gating.api import verify
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
 from mlflow_adk_eval.gating.promotion.aliases import audit_in
-from mlflow_adk_eval.gating.promotion.promote import ClaimTimeouts, promote_in
+from mlflow_adk_eval.gating.promotion.promote import promote_in
 from mlflow_adk_eval.gating.promotion.record import Target
 from mlflow_adk_eval.gating.registry import MlflowStore
 from tests.gating.gate_kit import Lab, evidence_of, report_of
@@ -21,7 +21,6 @@ from tests.gating.promotion.claim_kit import claim_log_of, two_against_one, vers
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parent / "crash_worker.py"
-NO_GRACE = ClaimTimeouts(grace_s=0)
 
 
 MOMENTS = {
@@ -78,7 +77,9 @@ def _after_death(store: MlflowStore, lab: Lab, name: str, next_run: str) -> str:
         with pytest.raises(AliasBusyError, match=r"the alias champion is being set: a promotion to version 2, by .*, try again after 20"):
             promote_in(store, target, next_run, DEFAULT_POLICY)
         assert lab.alias(name) == holder
-    decision = promote_in(store, target, next_run, DEFAULT_POLICY, timeouts=NO_GRACE)
+    impatient = MlflowStore(lab.uri)
+    impatient.grace_s = 0
+    decision = promote_in(impatient, target, next_run, DEFAULT_POLICY)
     assert decision.passed, decision.reasons
     assert lab.alias(name) == "3"
     assert verify(name, alias="champion", tracking_uri=lab.uri).passed

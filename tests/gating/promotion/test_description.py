@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY
-from mlflow_adk_eval.gating.promotion.record import Record, Target, description, stamped
+from mlflow_adk_eval.gating.promotion.record import Record, Target, stamped
 from mlflow_adk_eval.results.decision import Decision
 from tests.gating.entrant import BAD, Entrant
 from tests.gating.gate_kit import Lab, evidence_of
@@ -83,7 +83,7 @@ RECORD = Record(
 @given(st.lists(st.text(max_size=300), max_size=30), st.text(max_size=200))
 def test_no_text_of_others_is_a_mark_a_link_or_too_long(reasons: list[str], who: str) -> None:
     record = replace(RECORD, decision=replace(RECORD.decision, reasons=tuple(reasons), decided_by=who))
-    told = description(record, "1", "")
+    told = record.description("1", "")
     assert len(told) <= 5000
     tokens = [inner for token in MarkdownIt("commonmark", {"html": True}).parse(told) for inner in (token, *(token.children or ()))]
     assert sum(token.type == "link_open" for token in tokens) == (3 if told else 0)
@@ -93,7 +93,7 @@ def test_no_text_of_others_is_a_mark_a_link_or_too_long(reasons: list[str], who:
 
 @given(st.text(max_size=6000))
 def test_a_second_decision_replaces_the_first_and_keeps_the_rest(rest: str) -> None:
-    once = description(RECORD, "1", rest)
+    once = RECORD.description("1", rest)
     assert rest.strip() in once
-    assert description(RECORD, "1", once) == once
+    assert RECORD.description("1", once) == once
     assert len(once) <= max(5000, len(rest))

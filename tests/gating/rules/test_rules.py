@@ -223,7 +223,7 @@ def test_labels_from_before_a_change_of_the_judge_are_too_old() -> None:
     began = datetime(2027, 1, 15, tzinfo=UTC)
     run = replace(judged(), start_time=int(began.timestamp() * 1000), end_time=int(began.timestamp() * 1000) + 1)
     measured = CheckedCalibration(calibration=load_calibration(calibration), since=datetime(2027, 1, 1, tzinfo=UTC))
-    drift = Drift(size=0.06, low=0.02, high=0.1, evidence=4.0, since_run="r-7", before_run="r-6")
+    drift = Drift(size=0.06, low=0.02, high=0.1, since_run="r-7")
 
     def decided(changed: datetime) -> Decision:
         history = JudgeHistory(judge="g", changes=(Change(drift=drift, since=int(changed.timestamp() * 1000)),))
@@ -241,7 +241,7 @@ def test_labels_from_before_a_change_of_the_judge_are_too_old() -> None:
 
 
 def test_a_run_from_when_a_judge_may_have_changed_is_on_no_side_of_the_change() -> None:
-    drift = Drift(size=0.06, low=0.02, high=0.1, evidence=4.0, since_run="r-7", before_run="r-6", unsure=("r-6", "r-7", "r-8"))
+    drift = Drift(size=0.06, low=0.02, high=0.1, since_run="r-7", unsure=("r-6", "r-7", "r-8"))
     change = Change(drift=drift, since=70, unsure=(60, 70, 80))
     assert not any(change.may_be_between(moments) for moments in ([10, 59], [60], [70, 70], [80, 90]))
     assert all(change.may_be_between(moments) for moments in ([59, 60], [60, 65], [60, 70], [70, 80], [79, 90], [10, 90]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.gating.policy.model import Rule
 from mlflow_adk_eval.gating.rules.checks import RuleTarget
-from mlflow_adk_eval.gating.rules.limits import check_mean, limits_of
+from mlflow_adk_eval.gating.rules.limits import check_limit, limits_of
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
 from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_limit, mean_above
 from mlflow_adk_eval.results.decision import Check
@@ -25,7 +25,7 @@ def looked(values: list[float], run: int, rule: Rule) -> tuple[Check, bool]:
     target = RuleTarget(measure="score", slice="", rule=rule, confidence=0.95)
     (limit,) = limits_of(target)
     left = frozenset(order[run:])
-    return look_at_limit(check_mean(target, limit, measured), target, limit, measured, Progress(order, left, 1), len(left))
+    return look_at_limit(check_limit(target, limit, measured), target, limit, measured, Progress(order, left, 1), len(left))
 
 
 @given(VALUES, st.sampled_from([Rule(min=0.3), Rule(max=0.7), Rule(min=0.5)]))
