@@ -72,21 +72,6 @@ class EvaluatorConfig(JudgeArgs, AgentArgs, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorCall:
-    """What MLflow was asked to evaluate."""
-
-    dataset: Any
-    """The data as MLflow hands it to evaluators."""
-    model: Any
-    """A model of MLflow, or ``None``."""
-    predictions: str | None
-    """The column of the model's output that counts."""
-    model_id: str | None
-    """The LoggedModel that the metrics are about, if MLflow knows one."""
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
     """What was expected, and who did or does something about it."""
 
@@ -98,31 +83,37 @@ class Sides:
     status: str = "complete"
 
 
-def sides_of(asked: EvaluatorCall, settings: EvaluatorConfig) -> Sides:
+def sides_of(dataset: Any, model: Any, predictions: str | None, settings: EvaluatorConfig) -> Sides:
     """Return both sides.
+
+    Args:
+        dataset: the data as MLflow hands it to evaluators.
+        model: a model of MLflow, or ``None``.
+        predictions: the column of the model's output that counts.
+        settings: what else was asked for.
 
     Raises:
         UsageError: if the data cannot be held against what was named, or is held against several things.
         AgentError: if the agent cannot be loaded.
     """
-    named = [name for name in SIDES if settings.get(name) is not None] + (["model"] if asked.model is not None else [])
+    named = [name for name in SIDES if settings.get(name) is not None] + (["model"] if model is not None else [])
     if len(named) > 1:
         raise UsageError(f"the data can be compared with one thing, but you named {' and '.join(named)}")
     source = settings.get("config")
-    if not isinstance(asked.dataset, EvalSetTable):
+    if not isinstance(dataset, EvalSetTable):
         if named:
             wanted = "data from mlflow.data.from_adk_evalset; a table already contains the expected and actual turns"
             raise UsageError(f"{named[0]} wants {wanted}")
         config = load_config(source)
-        eval_set, recording = table_of(asked.dataset, settings.get("col_mapping", {})).sides(config)
+        eval_set, recording = table_of(dataset, settings.get("col_mapping", {})).sides(config)
         return Sides(eval_set=eval_set, config=config, agent=recording)
-    data, expected, actual = asked.dataset.dataset, settings.get("expected"), settings.get("actual")
+    data, expected, actual = dataset.dataset, settings.get("expected"), settings.get("actual")
     if expected is not None:
-        eval_set, config, dataset = inputs_of(expected, source)
-        return Sides(eval_set=eval_set, config=config, agent=load_recording(data.eval_set), dataset=dataset)
+        eval_set, config, known = inputs_of(expected, source)
+        return Sides(eval_set=eval_set, config=config, agent=load_recording(data.eval_set), dataset=known)
     agent: Agent
-    if asked.model is not None:
-        agent = ModelAgent(model=asked.model, column=asked.predictions)
+    if model is not None:
+        agent = ModelAgent(model=model, column=predictions)
     elif named == ["agent"]:
         limits = Limits(case_s=settings.get("case_timeout_s"), turn_s=settings.get("turn_timeout_s"))
         agent = resolve_agent(settings.get("agent"), agent_name=settings.get("agent_name"), limits=limits)
@@ -272,8 +263,10 @@ def refuse_extras(**given: Any) -> None:
             raise UsageError(f"{name} has no effect on the adk evaluator: it computes the criteria of its config; {way_out}")
 
 
-def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> EvaluationResult:
-    """Evaluate, log and return the metrics and artifacts."""
+def evaluated(
+    evaluator_config: Mapping[str, Any], *, dataset: Any, model: Any, predictions: str | None, model_id: str | None, run_id: str
+) -> EvaluationResult:
+    """Evaluate, log and return the metrics and artifacts; `model_id` is the LoggedModel that the metrics are about, if MLflow knows one."""
     known = list(EvaluatorConfig.__annotations__)
     for name in evaluator_config:
         if name in _OF_THE_RUN:
@@ -282,21 +275,21 @@ def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> Eval
             hint = did_you_mean(str(name), known)
             raise UsageError(f"evaluator_config: unknown key {name!r}; known are {', '.join(known)}. {hint}".rstrip())
     settings = cast("EvaluatorConfig", dict(evaluator_config))
-    sides = sides_of(asked, settings)
+    sides = sides_of(dataset, model, predictions, settings)
     judges = judge_setup(**selected(settings, JudgeArgs))
     given: dict[str, Any] = {**selected(settings, Options), "judges": judges}
     if given.get("concurrency") is None:
         given["concurrency"] = 1 if isinstance(sides.agent, ModelAgent) else 4  # a model need not stand more
     target = replace(
         RunTarget(**selected(settings, RunTarget)),
-        agent_version=_agent_version(settings.get("agent_version"), asked.model_id),
-        run_id=asked.run_id,
+        agent_version=_agent_version(settings.get("agent_version"), model_id),
+        run_id=run_id,
         dataset=sides.dataset,
         status=sides.status,
     )
     with opened(judges.ledger) as ledger:
         _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()
-    client, run_id = mlflow.MlflowClient(), bundle.run.run_id
+    client = mlflow.MlflowClient()
     with reaching_mlflow(
         "the table could not be logged"
     ):  # once more, where `EvaluationResult.tables` looks for it, which is not in folders
@@ -308,7 +301,7 @@ def evaluated(asked: EvaluatorCall, evaluator_config: Mapping[str, Any]) -> Eval
         kind = LoggedParquet if name in PART_FOLDERS else _KINDS.get(Path(name).suffix)
         if kind:
             artifacts[name.partition(".")[0]] = kind(mlflow.get_artifact_uri(f"{FOLDER}/{name}"))
-    return EvaluationResult(metrics=dict(bundle.metrics), artifacts=artifacts, run_id=asked.run_id)
+    return EvaluationResult(metrics=dict(bundle.metrics), artifacts=artifacts, run_id=run_id)
 
 
 def _agent_version(agent_version: str | None, model_id: str | None) -> str | None:

@@ -38,8 +38,7 @@ class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing o
             JudgeError: if a judge cannot be set up.
             TrackingError: if MLflow cannot take the evaluation, which is then kept in a folder.
         """
-        from mlflow_adk_eval.integrations.evaluator.evaluate import EvaluatorCall, evaluated, refuse_extras  # noqa: PLC0415 - loads the package
+        from mlflow_adk_eval.integrations.evaluator.evaluate import evaluated, refuse_extras  # noqa: PLC0415 - loads the package
 
         refuse_extras(extra_metrics=extra_metrics, custom_artifacts=custom_artifacts)
-        asked = EvaluatorCall(dataset=dataset, model=model, predictions=predictions, model_id=model_id, run_id=run_id)
-        return evaluated(asked, evaluator_config or {})
+        return evaluated(evaluator_config or {}, dataset=dataset, model=model, predictions=predictions, model_id=model_id, run_id=run_id)
