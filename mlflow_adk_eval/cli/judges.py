@@ -187,7 +187,7 @@ def _ledger(source: str | None) -> Generator[CallCache]:
 
     where = ledger_source(source)
     if where is None:
-        raise UsageError("no no no no ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
+        raise UsageError("no ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
     with CallCache(where) as ledger:
         ledger.check()
         yield ledger
