@@ -100,9 +100,17 @@ EXAMPLES: dict[str, tuple[Any, str]] = {
 """By criterion: what a config may say of it, and when it scores what. Those of the Rapid Eval API have their scale instead."""
 
 
+def _decided_by(spec: CriterionSpec) -> str:
+    """Return who decides: ``computed``, ``judge``, or both backends, the default one first."""
+    if spec.by_service is None:
+        return "judge" if spec.judged else "computed"
+    backends = ("vertex", "judge")
+    return " or ".join(backends if spec.settings.model_fields["backend"].default == "vertex" else reversed(backends))
+
+
 def specs() -> list[CriterionSpec]:
     """Return every criterion: ADK's and ours before those of the Rapid Eval API, and what is computed before what is judged."""
-    return sorted(CRITERIA.values(), key=lambda spec: (spec.origin == "rapid_eval", _ORDER.index(spec.decided_by), spec.informative))
+    return sorted(CRITERIA.values(), key=lambda spec: (spec.origin == "rapid_eval", _ORDER.index(_decided_by(spec)), spec.informative))
 
 
 def reference() -> Iterable[str]:
@@ -111,7 +119,7 @@ def reference() -> Iterable[str]:
     yield from (f"| {_link(spec)} | {_sentence(spec.about.partition('; ')[0])} |" for spec in specs())
     yield from ("| [your own](config.md#metrics-of-your-own) | Whatever your function returns |", "")
     yield from ("| Criterion | Range | One score per | Decided by |", "|---|---|---|---|")
-    yield from (f"| {_link(spec)} | {_range(spec)} | {spec.scope} | {_BY[spec.decided_by]} |" for spec in specs())
+    yield from (f"| {_link(spec)} | {_range(spec)} | {spec.scope} | {_BY[_decided_by(spec)]} |" for spec in specs())
     for spec in specs():
         if spec.origin != "rapid_eval":
             yield from ("", f"## {spec.name}", "", *_section(spec), *_example(spec.name, *EXAMPLES[spec.name]))
@@ -143,7 +151,7 @@ def _section(spec: CriterionSpec, told_once: Container[str] = ()) -> Iterable[st
     common = (JudgedSettings if spec.judged else CriterionSettings).model_fields
     threshold = default_config().thresholds().get(spec.name)
     yield from (f"{_sentence(spec.about)}.", "")
-    yield f"- **Decided by**: {_BY[spec.decided_by]}" + (', with `"backend": "judge"`' if spec.decided_by.startswith("vertex") else "")
+    yield f"- **Decided by**: {_BY[_decided_by(spec)]}" + (', with `"backend": "judge"`' if _decided_by(spec).startswith("vertex") else "")
     yield f"- **Range**: {_range(spec)}, {'higher' if spec.greater_is_better else 'lower'} is better. One score per {spec.scope}."
     if spec.informative:
         yield "- **Threshold**: optional. Every run measures this for information. With a threshold it decides."

@@ -192,8 +192,8 @@ class CriterionSpec:
     """All that is known of a criterion outside of its own file.
 
     >>> spec = CRITERIA["response_match_score"]
-    >>> spec.bounds, spec.greater_is_better, spec.scope, spec.needs, spec.decided_by
-    ((0.0, 1.0), True, 'turn', ('reference', 'expected_response'), 'computed')
+    >>> spec.bounds, spec.greater_is_better, spec.scope, spec.needs, spec.judged
+    ((0.0, 1.0), True, 'turn', ('reference', 'expected_response'), False)
     """
 
     name: str
@@ -240,14 +240,6 @@ class CriterionSpec:
     def judged(self) -> bool:
         """Whether a model decides."""
         return issubclass(self.settings, JudgedSettings)
-
-    @property
-    def decided_by(self) -> str:
-        """Who decides: ``computed``, ``judge``, or both backends, the default one first."""
-        if self.by_service is None:
-            return "judge" if self.judged else "computed"
-        backends = ("vertex", "judge")
-        return " or ".join(backends if self.settings.model_fields["backend"].default == "vertex" else reversed(backends))
 
     @property
     def worst(self) -> float:

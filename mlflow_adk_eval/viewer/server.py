@@ -35,10 +35,11 @@ def serve(
     """
     with require_extra("view", "the viewer"):
         import starlette  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra
-        import uvicorn  # noqa: PLC0415 - likewise
+        import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - likewise
     from mlflow_adk_eval.integrations.rapid_server.server import (  # noqa: PLC0415 - what comes now loads MLflow
         Serving,
         listening,
+        quiet_server,
         stopped_by_signals,
         url_of,
     )
@@ -49,8 +50,7 @@ def serve(
     store.rows()
     app = application(store, ViewOptions(mlflow_url=mlflow_url or store.server or None, labeller=user_at_host() if label else ""))
     with listening(Serving(port=port)) as listener:
-        config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False)
-        server = uvicorn.Server(config)
+        server = quiet_server(app)
         with stopped_by_signals(server):
             ready(url_of(listener))
             if browser:

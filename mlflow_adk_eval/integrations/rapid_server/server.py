@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -21,6 +21,7 @@ from mlflow_adk_eval.runtime import require_extra
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.applications import Starlette
 
 TOKEN = "MLFLOW_ADK_EVAL_RAPID_TOKEN"  # noqa: S105 - the name of a variable
 _BACKLOG = 1024
@@ -65,7 +66,7 @@ def serve(
         JudgeError: if the judge that was named, or Vertex's service, cannot be had.
     """
     with require_extra("rapid-server", "the Rapid Eval server"):
-        import uvicorn  # noqa: PLC0415 - an extra, which takes a quarter of a second to load
+        import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra, which takes a quarter of a second to load
 
         from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - likewise, as it loads starlette
 
@@ -81,19 +82,7 @@ def serve(
                     raise
                 note = str(error)
             app = application(bench, token=serving.token, max_body=serving.max_body, concurrency=serving.concurrency)
-            # Without log_config, its errors go where the process's own go.
-            config = uvicorn.Config(
-                app,
-                http="h11",
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                backlog=_BACKLOG,
-            )
-            server = uvicorn.Server(config)
+            server = quiet_server(app, proxy_headers=False, backlog=_BACKLOG)
             with stopped_by_signals(server):
                 ready(url_of(listener), note)
                 await server.serve(sockets=[listener])
@@ -125,6 +114,14 @@ def listening(serving: Serving) -> Generator[socket.socket]:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with listener:
         yield listener
+
+
+def quiet_server(app: Starlette, **more: Any) -> uvicorn.Server:
+    """Return a server that tells of no request and not what it is; without a log config, its errors go where the process's own go."""
+    import uvicorn  # noqa: PLC0415 - an extra
+
+    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, **more)
+    return uvicorn.Server(config)
 
 
 @contextmanager
