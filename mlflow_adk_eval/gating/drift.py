@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import chain, islice
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic_core import from_json
 
@@ -37,7 +37,6 @@ from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.policy.model import AttestationPin
-    from mlflow_adk_eval.gating.registry import MlflowStore
 
 MOST_RUNS = 50
 """A run that ends looks at so many complete ones, the latest."""
@@ -119,11 +118,25 @@ class JudgeDrift:
         return [described(history.judge, drift) for drift in found] if history else []
 
 
+class RunStore(Protocol):
+    """What is asked of `MlflowStore`."""
+
+    client: Any
+
+    def artifact(self, run_id: str, path: str, *others: str) -> bytes | None:
+        """Return the first of these artifacts that a run has."""
+        ...
+
+    def stage(self, run_id: str) -> str:
+        """Return whether a run is ``active`` or ``deleted``."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgedRun:
     """A run in which judges decided."""
 
-    store: MlflowStore = field(repr=False)
+    store: RunStore = field(repr=False)
     run_id: str
     params: Mapping[str, str]
     started: int
@@ -184,7 +197,7 @@ class JudgedRun:
 
 
 def listed_runs(
-    store: MlflowStore, experiment_id: str, until: datetime, pin: AttestationPin | None = None, *, latest: bool = False
+    store: RunStore, experiment_id: str, until: datetime, pin: AttestationPin | None = None, *, latest: bool = False
 ) -> list[JudgedRun]:
     """Return the runs of an experiment in which judges decided, with their anchors, the earliest first.
 
@@ -202,7 +215,7 @@ def listed_runs(
     return [_judged_run(store, run, pin) for run in islice(found, MOST_RUNS if latest else None)][::-1]
 
 
-def _judged_run(store: MlflowStore, found: Any, pin: AttestationPin | None) -> JudgedRun:
+def _judged_run(store: RunStore, found: Any, pin: AttestationPin | None) -> JudgedRun:
     info, params, tags = found.info, found.data.params, found.data.tags
     complete = tags.get("adk_eval.status") == "complete" and info.status == "FINISHED"
     started, ended, run_id = info.start_time or 0, info.end_time, info.run_id
@@ -271,7 +284,7 @@ def planned(
     return JudgeAnchors(judge=judge, criteria=tuple(criteria), previous=previous, planned=len(cells), missing=tuple(missing)), cells
 
 
-def drift_of_listed(store: MlflowStore, run: ReadableRun, listed: Sequence[JudgedRun], pin: AttestationPin | None = None) -> JudgeDrift:
+def drift_of_listed(store: RunStore, run: ReadableRun, listed: Sequence[JudgedRun], pin: AttestationPin | None = None) -> JudgeDrift:
     """Return what the runs of an experiment say of the judges of one of them; `pin`: who must have attested those."""
     judges, histories = kept.judges_of(run.report.config, run.evidence.params), dict[str, JudgeHistory]()
     for judge in dict.fromkeys(known.judge for known in judges.values()):
@@ -307,7 +320,7 @@ def history_of(listed: Sequence[JudgedRun], judge: str, pin: AttestationPin | No
     )
 
 
-def _chain_problems(store: MlflowStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:
+def _chain_problems(store: RunStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:
     """Yield where runs with anchors of a judge are missing, and where anchors are not what they should be."""
     yield from (one.trouble for one in listed if one.trouble and (one.anchors is None or one.of(judge)))
     known, linked = {one.run_id: one for one in listed}, [(one, own) for one in listed if (own := one.of(judge))]

@@ -37,10 +37,8 @@ Change = Callable[[CaseResult], CaseResult | None]
 class Cases(LazySequence[CaseResult]):
     """The results of case runs, in the order of the eval set and of the runs within a case."""
 
-    @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What was computed of all cases, as that takes a while."""
-        return {}
+    memo: dict[Any, Any]
+    """What was computed of all cases, as that takes a while."""
 
     def keys(self) -> Iterator[tuple[str, int]]:
         """Yield the eval id and the run index of each case run."""
@@ -100,7 +98,7 @@ class CasesInMemory(Cases):
 
     def __init__(self, cases: Iterable[CaseResult] = ()) -> None:
         """Take the results."""
-        self._cases = tuple(cases)
+        self.memo, self._cases = {}, tuple(cases)
 
     def changed(self, change: Change) -> Cases:
         """Return the results as they are changed, at once."""
@@ -128,7 +126,7 @@ class ChangedCases(Cases):
 
     def __init__(self, cases: Cases, change: Change) -> None:
         """Take the others, and how each is changed."""
-        self._cases, self._change = cases, change
+        self.memo, self._cases, self._change = {}, cases, change
         self._places = array("q", (place for place, case in enumerate(cases) if change(case) is not None))
 
     def at(self, place: int) -> CaseResult:

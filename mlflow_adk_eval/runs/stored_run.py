@@ -442,7 +442,7 @@ class StoredCases(Cases):
 
     def __init__(self, columns: CaseColumns, run: StoredRun) -> None:
         """Take the columns, and the run that they are about."""
-        self._columns, self._run = columns, run
+        self.memo, self._columns, self._run = {}, columns, run
         self._plans = [tuple(one.planned for one in shape.results) for shape in columns.shapes]
 
     @cached_property

@@ -44,9 +44,10 @@ from mlflow_adk_eval.gating.promotion.record import (
     version_problems,
     with_problems,
 )
-from mlflow_adk_eval.gating.promotion.verify import as_then, decide_in, recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
+from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.rules.holdout import HeldOut, HoldoutEvaluator, HoldoutRequest, with_holdout
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.results.decision import Decision
@@ -109,8 +110,8 @@ def promote_in(
         # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
         # must be where its alias is.
         now = store.clock()
-        place = attempt_in(claims, policy, run, compared, holder)
-        decision = decide_in(store, run, policy, baseline=compared, now=now, attempt=place)
+        measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
+        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now, policy))
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
 

@@ -90,14 +90,6 @@ class RecordedPass:
     """Why it does not stand, going by the claim log and the signatures alone; the evidence is not read."""
 
 
-def decide_in(
-    store: MlflowStore, run: ExaminedRun, policy: Policy, *, baseline: Baseline | None, now: datetime, attempt: Attempt | None = None
-) -> Decision:
-    """Return the decision on a run as of a moment, with all that the store knows of its judges; the arguments are those of `decide`."""
-    measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
-    return decide(run, policy, baseline=baseline, now=now, measured=measured, attempt=attempt, drift=drift)
-
-
 def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | None, policy: Policy | None = None) -> Decision:
     """Check the promotion of a version, or of the one that holds an alias.
 
@@ -203,8 +195,9 @@ def verify_version(
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at = datetime.fromisoformat(then.decided_at)
+    measured, drift = store.calibration(record.policy, run), store.drift(run, at, record.policy)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
-    today = decide_in(store, run, record.policy, baseline=baseline, now=at, attempt=place)
+    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=drift)
     try:
         if (held := _held_out_today(store, record)) and today.passed:
             today = with_holdout(today, record.policy, run, held, now=at, calibration=store.calibration)
@@ -216,8 +209,9 @@ def verify_version(
 
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
-        compared = _baseline_for(policy, record, baseline)
-        decision = decide_in(store, run, policy, baseline=compared, now=store.clock(), attempt=place)
+        compared, now = _baseline_for(policy, record, baseline), store.clock()
+        measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
+        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
             decision = with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
         if not decision.passed:
