@@ -71,12 +71,12 @@ class LedgerContents:
 def contents(database: SqliteDatabase | PostgresDatabase) -> LedgerContents:
     """Return what there is. All answers are read, some at a time."""
     sql = database.sql
-    held = database.rows(sql.answers_held, {})
-    if not held:  # there is no file
-        nothing = dict.fromkeys(("bytes", "answers", "conversations", "runs", "asking"), 0)
-        return LedgerContents(name=database.name, **nothing, oldest=None, newest=None, models=(), budgets=())
-    answers, size, oldest, newest = held[0]
-    conversations, more, first, last = database.rows(sql.conversations_held, {})[0]
+
+    def found(query: str) -> Sequence[Any]:
+        return next(iter(database.rows(query, {})), (0, 0, None, None))  # nothing where there is no file
+
+    answers, size, oldest, newest = found(sql.answers_held)
+    conversations, more, first, last = found(sql.conversations_held)
     times = [time for time in (oldest, first, newest, last) if time is not None]
     counts: dict[str, Counter[str]] = {}
     for _, answer in _answers(database):
@@ -89,8 +89,8 @@ def contents(database: SqliteDatabase | PostgresDatabase) -> LedgerContents:
         bytes=int(size or 0) + int(more or 0),
         answers=answers,
         conversations=conversations,
-        runs=database.rows(sql.count_runs, {})[0][0],
-        asking=database.rows(sql.count_claims, {})[0][0],
+        runs=found(sql.count_runs)[0],
+        asking=found(sql.count_claims)[0],
         oldest=datetime.fromtimestamp(min(times), UTC) if times else None,
         newest=datetime.fromtimestamp(max(times), UTC) if times else None,
         models=tuple(sorted(models, key=lambda one: (-one.input_tokens - one.output_tokens, one.model))),

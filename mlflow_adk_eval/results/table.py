@@ -54,11 +54,6 @@ def columns_of(criterion: str) -> tuple[str, str, str]:
     return f"{criterion}/score", f"{criterion}/status", f"{criterion}/reason"
 
 
-def case_column(criterion: str) -> str:
-    """Return the column, on a case's last row, of a case score that is not the mean of its cells."""
-    return f"{criterion}/case_score"
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table as MLflow stores it."""
@@ -87,6 +82,7 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
         cases: the case runs, in the order of the rows.
         criteria: the names of all criteria, in the order of their columns.
     """
+    # Those with a case score that is not the mean of its cells: it has a column, filled on the last row of the case.
     own_scores = {
         result.criterion
         for case in cases
@@ -95,7 +91,7 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
     }
     columns = [*LEAD, *CONTENT]
     for name in criteria:
-        columns += (*columns_of(name), *([case_column(name)] if name in own_scores else []))
+        columns += (*columns_of(name), *([f"{name}/case_score"] if name in own_scores else []))
     present = any(case.conversation.injections for case in cases), any(case.conversation.ending for case in cases)
     course = [name for name, there in zip(COURSE, present, strict=True) if there]
     rows = tuple(row for case in cases for row in _rows(case, criteria, own_scores, course))

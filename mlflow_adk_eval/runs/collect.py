@@ -29,7 +29,7 @@ from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.redact import secret_values
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Cases, CasesInMemory
-from mlflow_adk_eval.runs.files import files_in, linked, new_folder
+from mlflow_adk_eval.runs.files import file_sha256, files_in, linked, new_folder
 from mlflow_adk_eval.runs.parts import CASES, PART_FOLDERS, PART_TURNS, Cleaner, Part, PartWriter, WrittenPart, cleaned
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun
 
@@ -191,7 +191,7 @@ class KeptParts:
         code = hashlib.sha256()
         for path in sorted(_PACKAGE.rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
-                code.update(f"{path.relative_to(_PACKAGE).as_posix()} {_sha256(path)}\n".encode())
+                code.update(f"{path.relative_to(_PACKAGE).as_posix()} {file_sha256(path)}\n".encode())
         folders = [Path(entry) for entry in sys.path if Path(entry).is_dir()]
         installed = [sys.version, *sorted({path.name for entry in folders for path in entry.glob("*.dist-info")})]
         known = {"by": list(decided_by), "code": code.hexdigest(), "installed": installed, "secrets": sorted(secret_values().values())}
@@ -213,7 +213,7 @@ class KeptParts:
             names = {folder: part.name(folder) for folder in PART_FOLDERS if (written / part.name(folder)).exists()}
             for name in names.values():
                 _replace(self._folder / name, partial(linked, str(written / name)))
-            listed = KeptPart(part, texts, {folder: _sha256(self._folder / name) for folder, name in names.items()})
+            listed = KeptPart(part, texts, {folder: file_sha256(self._folder / name) for folder, name in names.items()})
             _replace(self._listed(part.number), lambda path: Path(path).write_text(json.dumps(asdict(listed)), "utf-8"))
         except OSError as error:
             self._failed = True
@@ -257,11 +257,6 @@ def _add(digest: Any, texts: CaseTexts) -> None:
         content = text.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8))
         digest.update(content)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _replace(target: Path, write: Callable[[str], object]) -> None:

@@ -71,8 +71,7 @@ class StoredFiles(Mapping[str, bytes]):
         """Return the hash of a file, in hex, without having all of it in memory."""
         if name in self._hashes:
             return self._hashes[name]
-        with self.paths[name].open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = file_sha256(self.paths[name])
         if self._files is not None:  # else it may still be written
             self._hashes[name] = digest
         return digest
@@ -89,6 +88,12 @@ class StoredFiles(Mapping[str, bytes]):
         some = StoredFiles(None, {new: self.paths[old] for new, old in names.items()}, self)
         some._hashes = {new: self._hashes[old] for new, old in names.items() if old in self._hashes}
         return some
+
+
+def file_sha256(path: Path) -> str:
+    """Return the hash of a file, in hex, without having all of it in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def files_in(folder: Path, *, growing: bool = False, temporary: Path | None = None) -> StoredFiles:

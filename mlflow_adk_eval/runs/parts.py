@@ -27,7 +27,7 @@ from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote, case_outcome, reason_of, status_of
 from mlflow_adk_eval.results.table import VOTE_COLUMNS, columns_of, row_verdict
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.runs.files import Kind, read_columns
+from mlflow_adk_eval.runs.files import Kind, Kinds, read_columns
 
 SCHEMA = 2
 """The version of a run's layout that is written and read."""
@@ -137,6 +137,8 @@ def cell_kind(column: str) -> Kind | None:
     return "text" if ending in _REASONS else HEAD.get(column)
 
 
+KINDS: Mapping[str, Kinds] = {CASES: CASE_KINDS, ACTUAL: RUN_KINDS, CELLS: cell_kind}
+"""The columns of each folder's files."""
 _Cell = tuple[float | None, str | None, str | None, str | None]
 """A cell as its four columns have it."""
 _EMPTY: _Cell = (None, None, None, None)

@@ -48,20 +48,7 @@ from mlflow_adk_eval.results.outcomes import (
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runs.files import Kinds, read_columns
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, Manifest, integrity_problems, read_manifest
-from mlflow_adk_eval.runs.parts import (
-    ACTUAL,
-    CASE_KINDS,
-    CASES,
-    CELLS,
-    HEAD,
-    RUN_KINDS,
-    VOTES,
-    Part,
-    case_columns,
-    cell_columns,
-    cell_kind,
-    parse_votes,
-)
+from mlflow_adk_eval.runs.parts import ACTUAL, CASES, CELLS, HEAD, KINDS, RUN_KINDS, VOTES, Part, case_columns, cell_columns, parse_votes
 
 _CASE = TypeAdapter(EvalCase)
 _RUN = TypeAdapter(RecordedRun)
@@ -87,8 +74,8 @@ class StoredPart:
         """Return the error that a file holds something else than the other files say."""
         return InputError(self.name(folder), [Problem(at, found, wanted)])
 
-    def columns(self, folder: str, kind_of: Kinds, rows: int) -> dict[str, list[Any]]:
-        """Return the values of a file by column, as `read_columns` does.
+    def columns(self, folder: str, rows: int, kinds: Kinds | None = None) -> dict[str, list[Any]]:
+        """Return the values of a file by column, as `read_columns` does; `kinds`: of the columns that are wanted, ``None``: all of them.
 
         Raises:
             InputError: if there is no such file, or it is not such a one, or lacks one of the documents that it is about.
@@ -96,7 +83,7 @@ class StoredPart:
         content = self.files.get(self.part.name(folder))
         if content is None:
             raise self.unlike(folder, "no such file", f"the {folder} of part {self.part.number}")
-        columns = read_columns(content, self.name(folder), kind_of, rows=rows)
+        columns = read_columns(content, self.name(folder), kinds or KINDS[folder], rows=rows)
         for name in {"case", "recorded"} & columns.keys():
             if None in columns[name]:
                 raise self.unlike(folder, "nothing", "JSON text", f"$[{columns[name].index(None)}].{name}")
@@ -104,7 +91,7 @@ class StoredPart:
 
     @cached_property
     def _case_columns(self) -> dict[str, list[Any]]:
-        return self.columns(CASES, CASE_KINDS, self.part.cases)
+        return self.columns(CASES, self.part.cases)
 
     @property
     def case_ids(self) -> list[str | None]:
@@ -119,18 +106,18 @@ class StoredPart:
     @cached_property
     def run_ids(self) -> list[tuple[str | None, int | None]]:
         """The case and the run of each conversation, as the columns have them."""
-        columns = self.columns(ACTUAL, {name: RUN_KINDS[name] for name in ("eval_id", "run_index")}, self.part.case_runs)
+        columns = self.columns(ACTUAL, self.part.case_runs, {name: RUN_KINDS[name] for name in ("eval_id", "run_index")})
         return list(zip(columns["eval_id"], columns["run_index"], strict=True))
 
     @cached_property
     def recorded(self) -> list[str]:
         """The JSON text of what the agent did in each case run."""
-        return self.columns(ACTUAL, RUN_KINDS, self.part.case_runs)["recorded"]
+        return self.columns(ACTUAL, self.part.case_runs)["recorded"]
 
     @cached_property
     def cells(self) -> dict[str, list[Any]]:
         """The columns of cells."""
-        columns = self.columns(CELLS, cell_kind, self.part.turns)
+        columns = self.columns(CELLS, self.part.turns)
         if missing := [name for name in HEAD if name not in columns]:
             raise self.unlike(CELLS, f"no column {missing[0]}", f"the columns {', '.join(HEAD)}")
         return columns

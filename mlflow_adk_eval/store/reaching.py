@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import mktime_tz, parsedate_tz
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -220,12 +221,10 @@ def clock_of(uri: str) -> Clock:
     """
     if uri.partition("://")[0] not in {"http", "https"}:
         return lambda: datetime.now(UTC)
-    measured: list[tuple[datetime, float]] = []
+    measured = cache(lambda: (_server_time(uri), time.monotonic()))
 
     def now() -> datetime:
-        if not measured:
-            measured.append((_server_time(uri), time.monotonic()))
-        at, began = measured[0]
+        at, began = measured()
         return at + timedelta(seconds=time.monotonic() - began)
 
     return now

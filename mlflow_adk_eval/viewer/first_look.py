@@ -82,7 +82,7 @@ def first_look(evidence: Evidence, most: int) -> FirstLook | None:
 
 def _ranked(part: StoredPart) -> Iterator[tuple[int, StoredPart, int, slice]]:
     """Yield the cases of a part: how early each comes, the part, its place there, and the rows of its cells."""
-    head = part.columns(CELLS, _HEAD, part.part.turns)
+    head = part.columns(CELLS, part.part.turns, _HEAD)
     first = 0
     for place, (_, rows) in enumerate(groupby(zip(head["eval_id"], head["verdict"], strict=True), key=itemgetter(0))):
         ranks = [WORST_FIRST.index(verdict) if verdict in WORST_FIRST else 2 for _, verdict in rows]

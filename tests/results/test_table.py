@@ -16,7 +16,6 @@ from mlflow_adk_eval.results.table import (
     CONTENT,
     LEAD,
     TAIL,
-    case_column,
     columns_of,
     key_of,
     row_verdict,
@@ -108,16 +107,16 @@ def test_a_case_score_of_the_criterions_own_stands_in_the_last_row() -> None:
     settings = parse_config({"criteria": {"mine": 0.1}} | ASKED, "config")
     eval_set = cases(case("a", turn(), turn()), case("b", turn()))
     rows = records(score(eval_set, eval_set, settings))
-    assert [(row["mine/score"], row[case_column("mine")]) for row in rows] == [(0.5, None), (0.5, 0.25), (0.5, 0.25)]
+    assert [(row["mine/score"], row["mine/case_score"]) for row in rows] == [(0.5, None), (0.5, 0.25), (0.5, 0.25)]
 
 
 def test_a_case_without_a_criterion_has_nulls_in_its_columns() -> None:
     settings = parse_config({"criteria": {RESPONSE: 1.0}, "case_criteria": {"b": {"mine": 0.1}}} | ASKED, "config")
     eval_set = cases(case("a", turn()), case("b", turn()))
     first, second = records(score(eval_set, eval_set, settings))
-    assert [first[column] for column in (*columns_of("mine"), case_column("mine"))] == [None] * 4
+    assert [first[column] for column in (*columns_of("mine"), "mine/case_score")] == [None] * 4
     assert [second[column] for column in columns_of(RESPONSE)] == [None] * 3
-    assert (second["mine/score"], second[case_column("mine")]) == (0.5, 0.25)
+    assert (second["mine/score"], second["mine/case_score"]) == (0.5, 0.25)
 
 
 def test_an_error_of_the_agent_stands_where_it_did_not_finish() -> None:

@@ -21,6 +21,7 @@ from mlflow_adk_eval.runs.stored_run import loaded
 
 _MOST_PLACES = 20
 
+Calls = Sequence[FunctionCall]
 CallKind = Literal["same", "changed", "gone", "new", "moved"]
 
 
@@ -58,9 +59,7 @@ class CallChange:
         return (call.name if call else None) or "tool"
 
 
-def call_changes(
-    before: Sequence[FunctionCall], after: Sequence[FunctionCall], expected: Sequence[FunctionCall] | None
-) -> tuple[CallChange, ...]:
+def call_changes(before: Calls, after: Calls, expected: Calls | None) -> tuple[CallChange, ...]:
     """Return both runs' calls side by side, in their order.
 
     Args:
@@ -74,7 +73,7 @@ def call_changes(
     return tuple(_call_change(step, wanted_before, wanted_after, moved=id(step) in moved, compared=expected is not None) for step in steps)
 
 
-def _partners(calls: Sequence[FunctionCall], expected: Sequence[FunctionCall] | None) -> dict[int, Step]:
+def _partners(calls: Calls, expected: Calls | None) -> dict[int, Step]:
     """Return for each call, by its identity, the step that pairs it with a call of the reference."""
     steps = align(calls, expected) if expected is not None else []
     return {id(step.actual): step for step in steps if step.actual is not None}
