@@ -49,17 +49,6 @@ _SCHEMA = object_of({"scenarios": {"type": "array", "items": _SCENARIO}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What scenarios are to be like; the fields are those of ADK's ``ConversationGenerationConfig``."""
-
-    count: int
-    generation_instruction: str = ""
-    """What they are to be about; empty: whatever the agent does."""
-    environment_context: str = ""
-    """What the agent's tools find, so that people ask for what there is; empty: nothing is known."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
     """What a model has written."""
 
@@ -70,23 +59,27 @@ class Generated:
     """Why there are fewer than were wished for; empty where there are not."""
 
 
-async def generated_cases(agent: Agent, model: OneJudge, wishes: Wishes, setup: JudgeSetup) -> Generated:
+async def generated_cases(
+    agent: Agent, model: OneJudge, setup: JudgeSetup, *, count: int, instruction: str = "", context: str = ""
+) -> Generated:
     """Return cases that a model writes for an agent, at most as many as are wished for.
 
     What was written before the budget was spent, or the model failed, is kept.
 
     Args:
-        agent: an agent of google-adk, or a function; of others, nothing is known but what `wishes` say.
+        agent: an agent of google-adk, or a function; of others, nothing is known but the instruction.
         model: a model's name, a judge, or a function from a request to the JSON that is asked for.
-        wishes: how many, and what about.
         setup: the budget, and the opened ledger. An answer that it holds is used again if it can be read.
+        count: how many are wished for.
+        instruction: what they are to be about; empty: whatever the agent does.
+        context: what the agent's tools find, so that people ask for what there is; empty: nothing is known.
 
     Raises:
         JudgeError: if the model cannot be had, or writes nothing that can be used.
         UsageError: if nothing is known of the agent.
     """
     description = description_of(agent)
-    if not (description or wishes.generation_instruction):
+    if not (description or instruction):
         raise UsageError(f"nothing describes what {agent.name} does; set --instruction")
     judge = resolve_judge(model)
     session = JudgeSession(setup)
@@ -97,10 +90,10 @@ async def generated_cases(agent: Agent, model: OneJudge, wishes: Wishes, setup: 
         for place in range(_ROUNDS):
             known = {
                 "agent": description,
-                "wanted": wishes.generation_instruction,
-                "known": wishes.environment_context,
+                "wanted": instruction,
+                "known": context,
                 "written": "\n".join(json.dumps(one.starting_prompt, ensure_ascii=False) for one in scenarios.values()),
-                "count": str(wishes.count - len(scenarios)),
+                "count": str(count - len(scenarios)),
             }
             blocks = tuple(Block(name, text) for name, text in known.items() if text)
             result = await _asked(writer, blocks, place, again=bool(problem))
@@ -111,7 +104,7 @@ async def generated_cases(agent: Agent, model: OneJudge, wishes: Wishes, setup: 
             problem = failure or problem
             for one in written:
                 scenarios.setdefault(_WORD.sub(" ", one.starting_prompt.casefold()).strip(), one)
-            if len(scenarios) >= wishes.count:
+            if len(scenarios) >= count:
                 break
         usage = session.simulating() or JudgeUsage()
     finally:
@@ -119,10 +112,10 @@ async def generated_cases(agent: Agent, model: OneJudge, wishes: Wishes, setup: 
         await judge.aclose()
     if not scenarios:
         raise JudgeError(f"{judge.model} wrote no scenario: {problem or 'the list is empty'}")
-    chosen = list(scenarios.values())[: wishes.count]
+    chosen = list(scenarios.values())[:count]
     named = zip(case_ids(one.starting_prompt for one in chosen), chosen, strict=True)
     cases = (EvalCase.model_validate({"eval_id": name, "conversation_scenario": one, "tags": [GENERATED]}) for name, one in named)
-    return Generated(cases=tuple(cases), usage=usage, problem="" if len(chosen) == wishes.count else problem or "the model repeated itself")
+    return Generated(cases=tuple(cases), usage=usage, problem="" if len(chosen) == count else problem or "the model repeated itself")
 
 
 async def _asked(writer: UserModel, blocks: tuple[Block, ...], place: int, *, again: bool) -> CallResult:

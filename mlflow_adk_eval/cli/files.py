@@ -243,17 +243,17 @@ def generate(  # noqa: PLR0913 - as many options
         raise UsageError("give AGENT and --output, or --accept")
     check_output(output, force=force)
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.agents.scenarios import Wishes, generated_cases  # noqa: PLC0415
+    from mlflow_adk_eval.agents.scenarios import generated_cases  # noqa: PLC0415
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415
     from mlflow_adk_eval.judge.setup import judge_setup  # noqa: PLC0415
     from mlflow_adk_eval.ledger import opened  # noqa: PLC0415
     from mlflow_adk_eval.runner.evaluation import wait  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    subject, setup = resolve_agent(agent_path(agent)), judge_setup(**arguments(spending))
-    wishes, writer = Wishes(count=count, generation_instruction=instruction, environment_context=context), model_or_object(model, "--model")
+    subject, setup, writer = resolve_agent(agent_path(agent)), judge_setup(**arguments(spending)), model_or_object(model, "--model")
     with opened(setup.ledger) as ledger:
-        generated = wait(lambda: generated_cases(subject, writer, wishes, replace(setup, answers=ledger)))
+        asking = replace(setup, answers=ledger)
+        generated = wait(lambda: generated_cases(subject, writer, asking, count=count, instruction=instruction, context=context))
     name, cases, usage = stem_of(output), len(generated.cases), generated.usage
     write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
     fewer = f"; wanted {count}, but {generated.problem}" if generated.problem else ""
@@ -268,7 +268,7 @@ def generate(  # noqa: PLR0913 - as many options
 
 def _accept(named: str, *, as_json: bool) -> None:
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset.files import RowFiles, dump, file_at, select, split_selection, write_eval_set  # noqa: PLC0415  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import RowFiles, dump, file_at, select, split_selection, write_eval_set  # noqa: PLC0415
 
     file, selected = split_selection(named)
     if isinstance(file_at(file), RowFiles):

@@ -15,7 +15,7 @@ from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation
 from mlflow_adk_eval.integrations.agent_functions import predict_fn
-from mlflow_adk_eval.integrations.evaluator.evaluate import CaseTable, ModelAgent
+from mlflow_adk_eval.integrations.evaluator.evaluate import ModelAgent, compared
 from mlflow_adk_eval.runtime import BACKGROUND
 from mlflow_adk_eval.shapes.answers import ANSWERS, USER, WANTED, told_of
 from mlflow_adk_eval.shapes.records import EXPECTATIONS, case_of, cells_of
@@ -77,10 +77,8 @@ def test_75_answers_and_references_score_as_rouge_score_says(shape: str, example
         for (question, _, _), said, one, reference in zip(QUESTIONS, asked, done, wanted, strict=True)
     ]
     assert [row.value for row in rows] == pytest.approx(expected)
-    table = CaseTable(
-        name="t", rows=tuple({"inputs": i, "predictions": p, "targets": t} for i, p, t in zip(asked, done, wanted, strict=True))
-    )
-    eval_set, recording = table.sides(load_config(CONFIG))
+    table = [{"inputs": i, "predictions": p, "targets": t} for i, p, t in zip(asked, done, wanted, strict=True)]
+    eval_set, recording = compared("t", table, load_config(CONFIG))
     pairs = [((case.conversation or ())[0], recording.runs[case.eval_id][0].actual[0]) for case in eval_set.eval_cases]
     assert [rouge(actual.final_text, reference.final_text) for reference, actual in pairs] == expected
     assert [actual.user_text for _, actual in pairs] == [question for question, _, _ in QUESTIONS]
@@ -128,7 +126,7 @@ def test_what_is_in_no_shape_has_no_score_and_costs_no_call(value: Any, found: s
         assert f"found {found}; wanted {WANTED}" in result.justifications[0]
     cells = {"predictions": value} if side == "outputs" else {"predictions": SAID, "targets": value}
     with pytest.raises(EvalSetError, match="wanted a text, an Invocation"):
-        CaseTable(name="t", rows=(cells,)).sides(load_config(CONFIG))
+        compared("t", [cells], load_config(CONFIG))
     assert judge.requests == []
 
 

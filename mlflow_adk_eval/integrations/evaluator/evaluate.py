@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -105,7 +105,7 @@ def sides_of(dataset: Any, model: Any, predictions: str | None, settings: Evalua
             wanted = "data from mlflow.data.from_adk_evalset; a table already contains the expected and actual turns"
             raise UsageError(f"{named[0]} wants {wanted}")
         config = load_config(source)
-        eval_set, recording = table_of(dataset, settings.get("col_mapping", {})).sides(config)
+        eval_set, recording = compared(f"{dataset.name}_cases", table_of(dataset, settings.get("col_mapping", {})), config)
         return Sides(eval_set=eval_set, config=config, agent=recording)
     data, expected, actual = dataset.dataset, settings.get("expected"), settings.get("actual")
     if expected is not None:
@@ -179,43 +179,36 @@ class ModelAgent:
         return listed[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseTable:
-    """The cells of each row that we have a word for."""
+def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) -> tuple[EvalSet, Recording]:
+    """Return what the rows of a table expect, and what the agent did. Several rows of one case are its runs, in the order of ``run_index``.
 
-    name: str
-    rows: tuple[Mapping[str, Any], ...]
-
-    def sides(self, config: EvalConfig) -> tuple[EvalSet, Recording]:
-        """Return what was expected, and what the agent did. Several rows of one case are its runs, in the order of ``run_index``.
-
-        Raises:
-            EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
-        """
-        rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(self.rows, 1)]
-        problems = [  # the cells that criteria need and a row does not have: what nobody said is no evidence
-            Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
-            for row in rows
-            for criterion in config.criteria_of(row.case.eval_id)
-            for cell in needed_cells(criterion, config)
-            if cell in row.lacks
-        ]
-        if problems:
-            raise EvalSetError(self.name, problems)
-        runs: dict[str, list[Row]] = {}
-        for row in rows:
-            case_runs = runs.setdefault(row.case.eval_id, [])
-            case_runs.append(row)
-            if canonical(case_runs[0].case) != canonical(row.case):
-                wanted = "the same in all rows of a case"
-                raise EvalSetError(self.name, [Problem(f"case {row.case.eval_id!r}", "rows with different expectations", wanted)])
-        eval_set = EvalSet(eval_set_id=self.name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
-        ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
-        return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
+    Raises:
+        EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
+    """
+    rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(table, 1)]
+    problems = [  # the cells that criteria need and a row does not have: what nobody said is no evidence
+        Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
+        for row in rows
+        for criterion in config.criteria_of(row.case.eval_id)
+        for cell in needed_cells(criterion, config)
+        if cell in row.lacks
+    ]
+    if problems:
+        raise EvalSetError(name, problems)
+    runs: dict[str, list[Row]] = {}
+    for row in rows:
+        case_runs = runs.setdefault(row.case.eval_id, [])
+        case_runs.append(row)
+        if canonical(case_runs[0].case) != canonical(row.case):
+            wanted = "the same in all rows of a case"
+            raise EvalSetError(name, [Problem(f"case {row.case.eval_id!r}", "rows with different expectations", wanted)])
+    eval_set = EvalSet(eval_set_id=name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
+    ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
+    return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
 
 
-def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
-    """Return the table that MLflow hands to evaluators.
+def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the cells that we have a word for, of each row of the table that MLflow hands to evaluators.
 
     Args:
         dataset: MLflow's.
@@ -232,10 +225,8 @@ def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
     for cell, column in col_mapping.items():
         if cell not in CELLS:
             raise UsageError(f"col_mapping: unknown cell {cell!r}; known are {', '.join(CELLS)}. {did_you_mean(cell, CELLS)}".rstrip())
-        if column not in columns and cell not in {
-            "targets",
-            "predictions",
-        }:  # which MLflow takes out of the table where its arguments say so
+        # MLflow takes these two out of the table where its arguments say so.
+        if column not in columns and cell not in {"targets", "predictions"}:
             raise UsageError(f"col_mapping: {cell} names the unknown column {column!r}; there are {', '.join(map(str, columns))}")
     # Columns that hold no cell are somebody else's.
     given = {cell: frame[column].tolist() for cell in CELLS if (column := col_mapping.get(cell, cell)) in columns}
@@ -243,8 +234,7 @@ def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> CaseTable:
         given["targets"] = list(dataset.labels_data)
     if dataset.has_predictions:
         given["predictions"] = list(dataset.predictions_data)
-    rows = tuple({cell: values[index] for cell, values in given.items()} for index in range(len(frame)))
-    return CaseTable(name=f"{dataset.name}_cases", rows=rows)
+    return [{cell: values[index] for cell, values in given.items()} for index in range(len(frame))]
 
 
 RESULTS = "eval_results_table"
@@ -290,9 +280,8 @@ def evaluated(
     with opened(judges.ledger) as ledger:
         _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()
     client = mlflow.MlflowClient()
-    with reaching_mlflow(
-        "the table could not be logged"
-    ):  # once more, where `EvaluationResult.tables` looks for it, which is not in folders
+    with reaching_mlflow("the table could not be logged"):
+        # Once more, where `EvaluationResult.tables` looks for it, which is not in folders.
         client.log_text(run_id, bundle.artifacts[TABLE].decode(), f"{RESULTS}.json")
         tables = json.loads(client.get_run(run_id).data.tags[TABLES])
         client.set_tag(run_id, TABLES, json.dumps([*tables, {"path": f"{RESULTS}.json", "type": "table"}]))
