@@ -152,13 +152,8 @@ def existing(what: str) -> Generator[None, None, None]:
 @contextmanager
 def unless_absent() -> Generator[None, None, None]:
     """Ask for, or delete, what may be gone already, such as by a request whose answer was lost."""
-    from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
-
-    try:
+    with suppress(UsageError), existing("it"):
         yield
-    except MlflowException as error:
-        if not is_absent(error):
-            raise
 
 
 def is_denied(error: BaseException) -> bool:

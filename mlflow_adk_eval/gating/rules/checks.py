@@ -12,7 +12,7 @@ import heapq
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -127,22 +127,20 @@ def check_thresholds(report: Report) -> Iterator[Check]:
         name, threshold = summary.criterion, thresholds[summary.criterion]
         sign = 1 if summary.greater_is_better else -1
         deciding = below = unscored = planned = scored = 0
-        last = last_scored = ""
         worst: list[tuple[float, int, CaseResult]] = []
-        for case, result in report.cases.of(name):
-            if not result.decides:  # a criterion may decide some cases and be mere information on the others
-                continue
-            deciding += 1
-            unscored += result.passed is None
-            if case.eval_id != last or not planned:
-                planned, last = planned + 1, case.eval_id
-            if result.score is not None and (case.eval_id != last_scored or not scored):
-                scored, last_scored = scored + 1, case.eval_id
-            if result.passed is False:
-                below += 1
-                worst.append(((result.score or 0.0) * sign, below, case))
-                if len(worst) > _MAX_KEPT:
-                    worst = heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1))
+        # A criterion may decide some cases and be mere information on the others.
+        decided = ((case, result) for case, result in report.cases.of(name) if result.decides)
+        for _, runs in groupby(decided, key=lambda pair: pair[0].eval_id):
+            results = list(runs)
+            planned, deciding = planned + 1, deciding + len(results)
+            scored += any(result.score is not None for _, result in results)
+            unscored += sum(result.passed is None for _, result in results)
+            for case, result in results:
+                if result.passed is False:
+                    below += 1
+                    worst.append(((result.score or 0.0) * sign, below, case))
+            if len(worst) > _MAX_KEPT:
+                worst = heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1))
         verdict: Verdict = "undecided"
         finding = "some cases were not evaluated"
         if below:
