@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
-from mlflow_adk_eval.analysis.stats import compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import compare_paired, holm
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import TOLERANCE, grouped, mean
 from mlflow_adk_eval.results.report import scaled, scores_by_case

@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from mlflow_adk_eval.analysis.stats import in_both
+from mlflow_adk_eval.analysis.stats.paired import in_both
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.model import Policy, Rule

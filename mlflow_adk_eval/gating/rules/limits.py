@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
 from mlflow_adk_eval.analysis.calibration.prediction_powered import people_rate
-from mlflow_adk_eval.analysis.stats import (
-    Interval,
-    Paired,
+from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.power import (
     cases_needed,
     cases_to_exclude,
-    compare_paired,
     detectable_drop,
     detectable_rate_drop,
     fewest_cases,
-    holm,
-    mean_interval,
     rate_cases_needed,
 )
 from mlflow_adk_eval.config.eval_config import judged_criteria

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise, takewhile
 
-from mlflow_adk_eval.analysis.stats import holm
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
+from mlflow_adk_eval.analysis.stats.paired import holm
 from mlflow_adk_eval.evalset.files import select
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.checks import RuleTarget, format_exact, format_number, format_percent
