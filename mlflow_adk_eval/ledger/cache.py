@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from uuid import uuid4
 
 from mlflow_adk_eval.errors import AdkEvalError, RunError, UsageError
@@ -65,6 +65,17 @@ class StartedRun:
     """A run that was killed stays ``running``."""
     lineage: str = ""
     """The name that it shares with all runs that go on with it; empty: the one that it had, or its id where it is new."""
+
+
+class _Holder(NamedTuple):
+    """Who claims an address."""
+
+    owner: str
+    process: str
+    who: str
+    since: float
+    is_dead: bool
+    """Whether it was a process of this host that has ended, as far as that can be said."""
 
 
 class CallCache(AbstractContextManager["CallCache"]):
@@ -186,31 +197,24 @@ class CallCache(AbstractContextManager["CallCache"]):
         values = {"address": address, "owner": self._owner, "lease_s": LEASE_S, "again": again}
         # Where the ledger cannot be used, the question is asked all the same.
         claimed = self._attempt(partial(self._database.change, self._sql.claim, values), 1) == 1
-        if not claimed and (dead := self._dead_holder(address)):
-            self._attempt(partial(self._database.change, self._sql.give_up, {"address": address, "owner": dead}), 0)
+        if not claimed and (holder := self._holder(address)).is_dead:
+            self._attempt(partial(self._database.change, self._sql.give_up, {"address": address, "owner": holder.owner}), 0)
             claimed = self._attempt(partial(self._database.change, self._sql.claim, values), 1) == 1
         if not claimed:
             self._claims.pop(address, None)
         return claimed
 
-    def _dead_holder(self, address: str) -> str:
-        """Return the owner of a claim if it was a process of this host that is dead now; empty: it is none, or that cannot be said."""
-        owner, _ = self._holder(address)
-        _, process, who = [*owner.split(" ", 2), "", "", ""][:3]
+    def _holder(self, address: str) -> _Holder:
+        rows = self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS)
+        owner, since = rows[0] if rows else ("", 0.0)
+        _, process, who = [*str(owner or "").split(" ", 2), "", "", ""][:3]
+        is_dead = False
         if who == user_at_host() and os.name == "posix" and process.isdecimal():
             try:
                 os.kill(int(process), 0)
-            except ProcessLookupError:
-                return owner
-            except (OSError, OverflowError, ValueError):  # somebody else's, or no number of a process
-                return ""
-        return ""
-
-    def _holder(self, address: str) -> tuple[str, float]:
-        """Return who claims an address, and since when."""
-        for owner, since in self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS):
-            return str(owner or ""), since
-        return "", 0.0
+            except (OSError, OverflowError, ValueError) as error:
+                is_dead = isinstance(error, ProcessLookupError)  # else it is somebody else's, or no number of a process
+        return _Holder(str(owner or ""), process or "unknown", who or "another process", since, is_dead)
 
     def hold(self, lineage: str) -> None:
         """Hold the runs of a lineage, so that no other process has their conversations meanwhile. They are held until `release`.
@@ -220,11 +224,10 @@ class CallCache(AbstractContextManager["CallCache"]):
         """
         if self.claim(HELD + lineage):
             return
-        owner, since = self._holder(HELD + lineage)
-        _, process, who = [*owner.split(" ", 2), "", "", ""][:3]
+        holder = self._holder(HELD + lineage)
         raise RunError(
-            f"{who or 'another process'} has been running this evaluation in process {process or 'unknown'} since "
-            f"{datetime.fromtimestamp(since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or {LEASE_S:.0f} s if it was killed"
+            f"{holder.who} has been running this evaluation in process {holder.process} since "
+            f"{datetime.fromtimestamp(holder.since, UTC):%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or {LEASE_S:.0f} s if it was killed"
         )
 
     def release(self, lineage: str) -> None:

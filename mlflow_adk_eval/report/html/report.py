@@ -249,19 +249,15 @@ def chart_of(summary: CriterionSummary) -> Chart | None:
         place = min(int((score - low) / (high - low) * _BINS), _BINS - 1)
         grouped[place, kind].append(score)
         totals[place] += 1
-    highest = max(*totals.values(), summary.missing)
-
-    def height_of(count: int) -> float:
-        return max(_LEAST, count / highest * (HEIGHT - 2 * _LEAST))
-
+    each = (HEIGHT - 2 * _LEAST) / max(*totals.values(), summary.missing)
     bars: list[Bar] = []  # those of one place on top of each other
     tops: dict[int, float] = {}
     for (place, kind), here in sorted(grouped.items()):
-        height = height_of(len(here))
+        height = max(_LEAST, len(here) * each)
         tops[place] = tops.get(place, float(HEIGHT)) - height
         bars.append(Bar(place * WIDTH / _BINS, round(tops[place], 1), round(height, 1), kind, len(here), min(here), max(here)))
     if summary.missing:
-        height = height_of(summary.missing)
+        height = max(_LEAST, summary.missing * each)
         bars.append(Bar(WIDTH + _GAP, round(HEIGHT - height, 1), round(height, 1), "missing", summary.missing, 0.0, 0.0))
     text = f"lowest {min(scores):.4g}, median {statistics.median(scores):.4g}, highest {max(scores):.4g}"
     if threshold is None:
