@@ -213,7 +213,8 @@ def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
         conclusion = f"Too few cases: {most.measure} needs {most.needed:,}."
     screen.print(conclusion, markup=False)
     if (passing := max(analysis.needs, key=lambda need: need.to_pass or 0)).to_pass and passing.to_pass > passing.cases:
-        text = f"An equally good version passes max_drop {passing.drop:.3g} of {passing.measure} from about {passing.to_pass:,} cases on."
+        text = f"An equally good version passes max_drop {passing.drop:.3g} of {passing.measure} from about {passing.to_pass:,} cases on"
+        text += f", or with --until-decided after about {passing.until_decided:,} on average." if passing.until_decided else "."
         screen.print(text, markup=False)
 
 

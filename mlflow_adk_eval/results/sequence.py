@@ -20,6 +20,8 @@ from mlflow_adk_eval.text import counted
 
 SEQUENCE = "sequence.json"
 """The artifact of a run that evaluated until it was decided."""
+FIRST_ROUND, ROUNDS_GROW = 20, 1.5
+"""How many cases the first round has, and how many times more each later one."""
 
 
 @dataclass(frozen=True, slots=True)

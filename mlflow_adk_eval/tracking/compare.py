@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from statistics import pvariance
 from typing import Literal
 
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
@@ -19,7 +20,7 @@ from mlflow_adk_eval.analysis.stats import (
     mean_interval,
     rate_cases_needed,
 )
-from mlflow_adk_eval.analysis.stats.power import Source, spread_of
+from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.gating.drift import JudgeDrift, described
@@ -184,6 +185,8 @@ class Need:
     """How many cases would show `drop`; ``None`` where it cannot be said."""
     to_pass: int | None
     """With how many cases an equally good version passes a `max_drop` of `drop` with the wanted power; ``None`` as above."""
+    until_decided: int | None
+    """How many cases `run --until-decided` takes for that on average; ``None``: more than can be said, or not planned for one run of each case."""
 
     @property
     def enough(self) -> bool:
@@ -298,7 +301,7 @@ def _need(
     spread = spread_of(values, before, num_runs, confidence=confidence)
     drop = detect * abs(average) if CRITERIA.is_quantity(name) else detect
     # The smallest drop that so many cases show, and how many show the one that is to be found.
-    detectable, needed, to_pass = None, None, None
+    detectable, needed, to_pass, until_decided = None, None, None, None
     if spread.value is not None and drop and spread.passes:
         share = spread.value**2
         detectable = detectable_rate_drop(share, len(values), confidence=confidence, power=power)
@@ -308,9 +311,14 @@ def _need(
         needed = cases_needed(spread.value, drop, confidence=confidence, power=power)
     if spread.value is not None and drop:
         least, most = (0.0, 1.0) if name == CASE_PASS_RATE else report.config.bounds(name)
-        if not (math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
+        if not (bounded := math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
             least, most = (end(map(mean, values.values())) for end in (min, max))
         to_pass = cases_to_exclude(drop, spread.value, width=most - least, confidence=confidence, power=power)
+        if bounded and num_runs == 1:
+            expected = 2 * pvariance(map(mean, values.values()))
+            until_decided = cases_until_decided(
+                drop, spread.value, width=most - least, passes=spread.passes, expected=expected, confidence=confidence
+            )
     return Need(
         measure=name,
         cases=len(values),
@@ -324,4 +332,5 @@ def _need(
         detectable=detectable if detectable is not None and math.isfinite(detectable) else None,
         needed=needed,
         to_pass=to_pass,
+        until_decided=until_decided,
     )

@@ -24,7 +24,7 @@ from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Cases, CasesInMemory, Report
-from mlflow_adk_eval.results.sequence import Round, UntilDecided, order_of
+from mlflow_adk_eval.results.sequence import FIRST_ROUND, ROUNDS_GROW, Round, UntilDecided, order_of
 from mlflow_adk_eval.runner.evaluation import Evaluation
 from mlflow_adk_eval.runs.collect import InParts
 from mlflow_adk_eval.runs.examined import ExaminedRun, examine
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gating.calibration import CheckedCalibration
     from mlflow_adk_eval.gating.rules.comparable import Baseline
 
-_FIRST, _GROWTH = 20, 1.5
 Then = Callable[[Cases], Awaitable[None]]
 _SAME_RUNS = ("case_pass_rate", "flaky_rate")
 """Measures that are comparable only between runs with as many runs of each case."""
@@ -59,7 +58,7 @@ class Rounds:
     """How the rounds went."""
     _ends: list[int] = field(init=False)
     """After how many cases a round may end: those of one content go together."""
-    _count: int = field(init=False, default=_FIRST)
+    _count: int = field(init=False, default=FIRST_ROUND)
     _runs: int = field(init=False, default=1)
     _results: dict[tuple[str, int], CaseResult] = field(init=False, default_factory=dict[tuple[str, int], CaseResult])
     _compared: tuple[datetime, Baseline | None, CheckedCalibration | None] | None = field(init=False, default=None)
@@ -99,7 +98,7 @@ class Rounds:
         order, self._ends = tuple(chain.from_iterable(groups)), list(accumulate(map(len, groups)))
         self.so_far = UntilDecided(policy_sha256=policy.digest(), order=order)
         demanded = [order.index(eval_id) + 1 for eval_id in policy.must_pass if eval_id in order]
-        self._count = max([min(_FIRST, self.max_conversations or _FIRST), *demanded])
+        self._count = max([min(FIRST_ROUND, self.max_conversations or FIRST_ROUND), *demanded])
         evaluated = whole
 
         async def go_on() -> None:
@@ -177,7 +176,7 @@ class Rounds:
             why = reasons or ([] if decision.passed else list(decision.reasons))
             return f"more cases cannot decide it: {why[0]}" if why else "decided: every demand is met"
         if self._count < self._ends[-1]:
-            following = next((end for end in self._ends if end >= self._count * _GROWTH), self._ends[-1])
+            following = next((end for end in self._ends if end >= self._count * ROUNDS_GROW), self._ends[-1])
             following = max(end for end in self._ends if end <= max(self._count, min(following, most)))
             stopped = spent if following == self._count else ""
             self._count = following

@@ -11,12 +11,13 @@ import pytest
 
 from mlflow_adk_eval.analysis.drift import PLANNED, changes_of
 from mlflow_adk_eval.analysis.stats.betting import log_evidence
+from mlflow_adk_eval.analysis.stats.power import cases_until_decided
 from mlflow_adk_eval.gating.policy.model import Rule
 from mlflow_adk_eval.gating.rules.checks import RuleTarget
 from mlflow_adk_eval.gating.rules.limits import drop_of
 from mlflow_adk_eval.gating.rules.measures import SHARE, Measured
 from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_drops
-from mlflow_adk_eval.tracking import until_decided
+from mlflow_adk_eval.results.sequence import FIRST_ROUND, ROUNDS_GROW
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -40,7 +41,7 @@ def test_what_is_excluded_passes_and_the_rule_before_is_the_one_that_the_page_me
     assert (deciding.verdict_before(0, 0, 20), deciding.verdict_before(0, 0, 19)) == ("passed", "undecided")
     assert deciding.verdict(0, 0, 20, 0.05, 0.05) == "undecided"
     assert deciding.looks(100) == [20, 30, 45, 68, 100]
-    assert (deciding.ROUND, deciding.GROWTH) == (until_decided._FIRST, until_decided._GROWTH)
+    assert (deciding.ROUND, deciding.GROWTH) == (FIRST_ROUND, ROUNDS_GROW)
 
 
 def test_a_fixed_number_of_cases_is_decided_as_the_gate_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,3 +100,14 @@ def test_evidence_of_many_histories_at_once_is_that_of_each(monkeypatch: pytest.
     gaps = deciding.luck_of("gaps").choice([-0.2, 0.0, 0.8], (3, 7, 4))
     for one, found in zip(gaps.tolist(), deciding.evidence_of(gaps), strict=True):
         assert found == pytest.approx(log_evidence(one, planned=PLANNED))
+
+
+def test_the_plan_of_a_run_until_decided_comes_true(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+
+    population, drop = deciding.PASSING[0], 0.1
+    changing, rate = 2 * (population.mean - population.square), population.mean
+    taken = deciding.until_decided(deciding.Asked(population, 0.0, drop), 5_000, 100)["cases"]
+    asked = {"width": 1.0, "passes": True, "expected": 2 * rate * (1 - rate), "confidence": 0.95}
+    assert cases_until_decided(drop, changing**0.5, **asked) == pytest.approx(taken, rel=0.15)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.analysis.stats import cases_needed, cases_to_exclude, detectable_drop, detectable_rate_drop, rate_cases_needed
-from mlflow_adk_eval.analysis.stats.power import Source, spread_of
+from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.cli.look import power_command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
@@ -63,6 +63,10 @@ def test_of_a_single_run_the_scores_of_versions_are_taken_to_be_unrelated() -> N
     assert tools.to_pass == cases_to_exclude(0.05, math.sqrt(share), width=1.0, **TERMS)
     shared = needs(MIXED, attempts=20)[TRAJECTORY]
     assert shared.to_pass == cases_to_exclude(0.05, math.sqrt(share), width=1.0, confidence=1 - 0.05 / 20, power=0.8) > tools.to_pass
+    asked = {"passes": True, "expected": 2 * 0.75 * 0.25, "confidence": 0.95}
+    assert tools.until_decided == cases_until_decided(0.05, math.sqrt(share), width=1.0, **asked)
+    assert (tools.until_decided or 0) < (shared.until_decided or 0)
+    assert {need.until_decided for need in needs(REPEATED).values()} == {None}, "it begins with one run of each case"
     assert tools.detectable == pytest.approx(detectable_rate_drop(share, 40, **TERMS))
     assert answers.test == "permutation"
     assert answers.spread

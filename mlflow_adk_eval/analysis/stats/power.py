@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from mlflow_adk_eval.analysis.stats.betting import log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_of
 from mlflow_adk_eval.analysis.stats.intervals import binomial_chance, binomial_tail, wilson_interval
 from mlflow_adk_eval.analysis.stats.paired import compare_paired
 from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.repeats import variance
+from mlflow_adk_eval.results.sequence import FIRST_ROUND, ROUNDS_GROW
 
 _MOST_CASES = 10_000_000
 """Where the search for a number of cases ends."""
@@ -32,6 +34,8 @@ _TAIL = 1e-10
 _STEPS = 60
 """Halvings of the range from no drop to the largest; more do not change a float."""
 _PAIR = 2
+_HISTORIES, _MOST_SIMULATED = 100, 20_000
+"""How many runs until decided are simulated, and how many cases they have at most."""
 _ALIKE = 1e-9
 
 
@@ -131,6 +135,44 @@ def cases_to_exclude(drop: float, spread: float, *, width: float, confidence: fl
         return chance_of(found, np.array([cases / 2, cases / 2, 1.0]), -drop) <= 1 - confidence
 
     return _fewest_with(excluded, fewest_cases(confidence)) if drop < width else fewest_cases(confidence)
+
+
+def cases_until_decided(drop: float, spread: float, *, width: float, passes: bool, expected: float, confidence: float) -> int | None:
+    """Return how many cases `run --until-decided` takes on average to exclude a drop, if there is none; ``None``: more than can be said.
+
+    Simulated, with the same random numbers each time, and with the bets and the rounds of such a run.
+
+    Args:
+        drop: the drop, above 0.
+        spread: the standard deviation of the cases' differences.
+        width: how far below 0 the worst difference lies that a case may have.
+        passes: whether a case differs by all of `width` or not at all; otherwise each differs by `spread`.
+        expected: twice the variance of the scores of the version compared with, by which the bets are sized.
+        confidence: 1 − the chance that a drop of that size is excluded.
+
+    >>> cases_until_decided(0.25, 0.0, width=1.0, passes=True, expected=0.0, confidence=0.95)
+    20
+    """
+    import numpy as np  # noqa: PLC0415 - some time to import, needed only where something is planned
+
+    luck, size = np.random.default_rng(0), width if passes else spread
+    likely = min((spread / size) ** 2, 1.0) / 2 if size else 0.0
+    # As `gating.rules.sequential`: the first run of all cases has half of the error.
+    taken, wanted = 0, math.log(2 / (1 - confidence))
+    for _ in range(_HISTORIES):
+        found = luck.choice((-size, 0.0, size), size=_MOST_SIMULATED, p=(likely, 1 - 2 * likely, likely)).tolist()
+        for most in (_MOST_SIMULATED // 10, _MOST_SIMULATED):
+            stakes = log_wealth(found[:most], -drop, worst=-width, planned=0.0, spread=expected)
+            if max(stakes) >= wanted:
+                break
+        ended = next((place for place, stake in enumerate(stakes, 1) if stake >= wanted), None)
+        if ended is None:
+            return None
+        end = FIRST_ROUND
+        while end < ended:
+            end = math.ceil(end * ROUNDS_GROW)
+        taken += end
+    return math.ceil(taken / _HISTORIES)
 
 
 def _least(enough: Callable[[float], bool], most: float) -> float:
