@@ -98,7 +98,7 @@ def test_a_label_whose_answer_is_lost_is_there_once(proxy: Proxy, server: Server
     unit = labelling.units[0]
     for passed, reason, times in ((True, "fine", 1), (True, "fine", 0), (False, "not so", 1), (True, "fine", 1)):
         with proxy.spoiling(at("/assessments", fault, times=times)):  # type: ignore[arg-type]
-            store.label(run_id, "anna", unit, passed=passed, reason=reason)
+            labelling.add(unit, passed=passed, reason=reason)
     trace = MlflowClient(server.uri).get_trace(labelling._trace(unit)).info
     said = [(one.value, one.rationale) for one in trace.assessments if one.source.source_id == "anna"]
     assert sorted(said, key=str) == [(False, "not so"), (True, "fine"), (True, "fine")]
