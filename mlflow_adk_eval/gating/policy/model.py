@@ -172,6 +172,11 @@ class JudgeDemand(_Part):
         """The largest share of votes from other evaluations; ``None``: any."""
         return 0.0 if self.fresh else self.max_reused
 
+    @property
+    def minds_time(self) -> bool:
+        """Whether it matters when the judge was asked."""
+        return self.max_drift is not None or self.max_apart is not None
+
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         if self.fresh is not None and self.max_reused is not None:
             both = f"fresh: {str(self.fresh).lower()} with max_reused {self.max_reused:g}"
@@ -364,7 +369,7 @@ class JudgePin(JudgeDemand):
 
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         yield from super()._contradictions()
-        if self.models is None and not self.demands and {self.most_reused, self.max_drift, self.max_apart} == {None}:
+        if self.models is None and not self.demands and self.most_reused is None and not self.minds_time:
             found = "models, fresh: true, max_reused, max_drift, max_apart or calibrated: true"
             yield _unwanted("a demand on judges that demands nothing", found)
 

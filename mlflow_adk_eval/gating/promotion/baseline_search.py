@@ -246,7 +246,7 @@ class BaselineSearch:
         if about := agent_problems(run.evidence, ref.model_id) if ref.model_id else []:
             return [f"run {run_id}: {problem}" for problem in about]
         demands = (self.policy.judge, *(rule.judge for _, _, rule in self.policy.all_rules()))
-        minds = any(demand and {demand.max_drift, demand.max_apart} != {None} for demand in demands)
+        minds = any(demand and demand.minds_time for demand in demands)
         return incomparable(candidate, run, self.policy, self.store.drift(candidate, self.store.clock(), self.policy) if minds else None)
 
     def _attested_runs(self, candidate: ExaminedRun, ref: BaselineRef) -> Iterator[str]:

@@ -140,10 +140,10 @@ def _drifted(candidate: ReadableRun, baseline: ReadableRun, policy: Policy, drif
     """Yield where a policy that compares two runs does not allow that judges changed between them, or that so much time lies between them."""
     judged = judged_criteria(candidate.report.config)
     for measure, rule in ((measure, rule) for _, measure, rule in policy.all_rules() if rule.max_drop is not None):
-        demands = [demand for demand in (policy.judge, rule.judge) if demand]
+        demands = [demand for demand in (policy.judge, rule.judge) if demand and demand.minds_time]
         least = min((demand.max_drift for demand in demands if demand.max_drift is not None), default=None)
         most = min((demand.max_apart for demand in demands if demand.max_apart is not None), default=None)
-        for criterion in criteria_behind(measure, candidate.report):
+        for criterion in criteria_behind(measure, candidate.report) if demands else ():
             moments = [*drift.moments(candidate, criterion), *drift.moments(baseline, criterion)]
             for change in drift.between(criterion, least, moments) if least is not None else ():
                 yield f"has verdicts of {criterion} from the other side of a change: {change}; judge both afresh since then, with --ledger off"

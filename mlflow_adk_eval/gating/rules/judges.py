@@ -237,7 +237,7 @@ def judges_met(policy: Policy, trust: JudgeTrust) -> list[str]:
 
 def rule_problems(demand: JudgeDemand | None, measure: str, trust: JudgeTrust) -> Sequence[str]:
     """Return what is not met of what a rule demands of the judges behind its measure."""
-    if demand is None or not (demand.demands or {demand.most_reused, demand.max_drift, demand.max_apart} != {None}):
+    if demand is None or not (demand.demands or demand.most_reused is not None or demand.minds_time):
         return ()
     judged = judged_criteria(trust.run.report.config)
     behind = [name for name in criteria_behind(measure, trust.run.report) if name in judged]
