@@ -2,8 +2,8 @@
 
 Someone who wants to change what an action does has to know what it passes on its way. Each journey is the smallest one of its kind
 (one case, one turn, one criterion) on a SQLite store of its own; what is prepared before it is not counted. A function counts once,
-however often it is called, whatever the environment's variables are, and the depth is the largest number of the package's functions that are inside each other. The command fails
-where a journey goes through more than `BUDGETS` allow.
+however often it is called, and whatever the environment's variables are. The depth is the largest number of the package's functions that
+are inside each other. The command fails where a journey goes through more than `BUDGETS` allow.
 """
 
 from __future__ import annotations
