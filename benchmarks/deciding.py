@@ -86,7 +86,7 @@ def promoted(of: Submitted, cases: int, histories: int) -> dict[str, float]:
 
     The champion's results stay the same, and so do the cases.
     """
-    luck = luck_of("promoted", of, of.population.name, cases)
+    luck = luck_of("promoted", of.population.name, of.kept, of.runs, cases)
     ability = of.population.ability(luck, (histories, cases))
     champion = luck.random(ability.shape) < ability
     now = luck.random(ability.shape) < ability - MAX_DROP

@@ -191,10 +191,10 @@ def submissions(quick: int) -> Shown:
     sizes = SIZES if quick == 1 else SIZES[:1]
     rows = [(Submitted(population, kept), cases) for population in PASSING for cases in sizes for kept in (0.0, 0.9)]
     dry = [(Submitted(population, 0.0, 5), cases) for population in PASSING[:2] for cases in sizes]
-    found = _found([Cell(deciding.promoted, of, cases, histories if of.runs == 1 else histories // 4) for of, cases in rows + dry])
+    found = _found([Cell(deciding.promoted, of, cases, histories) for of, cases in rows + dry])
 
     def share(name: str) -> Any:
-        return lambda row: _percent(found[Cell(deciding.promoted, row[0], row[1], histories if row[0].runs == 1 else histories // 4)][name])
+        return lambda row: _percent(found[Cell(deciding.promoted, row[0], row[1], histories)][name])
 
     who = [Column("cases", lambda row: row[0].population.name), Column("number", lambda row: str(row[1]))]
     kept = Column("kept, %", lambda row: f"{100 * row[0].kept:.0f}")

@@ -42,6 +42,13 @@ class Cell(NamedTuple):
 
 
 def luck_of(*words: object) -> Generator:
+    """Return random numbers that are the same for the same words.
+
+    Raises:
+        ValueError: for an object that is written with its place in memory, which is another one in each process.
+    """
+    if " at 0x" in repr(words):
+        raise ValueError(f"{words} has no lasting text")
     return np.random.default_rng(int.from_bytes(hashlib.sha256(repr(words).encode()).digest()[:8]))
 
 

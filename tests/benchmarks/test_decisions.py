@@ -111,3 +111,13 @@ def test_the_plan_of_a_run_until_decided_comes_true(monkeypatch: pytest.MonkeyPa
     taken = deciding.until_decided(deciding.Asked(population, 0.0, drop), 5_000, 100)["cases"]
     asked = {"width": 1.0, "passes": True, "expected": 2 * rate * (1 - rate), "confidence": 0.95}
     assert cases_until_decided(drop, changing**0.5, **asked) == pytest.approx(taken, rel=0.15)
+
+
+def test_random_numbers_are_never_seeded_by_a_place_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import deciding
+
+    asked = deciding.Submitted(deciding.PASSING[0])
+    with pytest.raises(ValueError, match="no lasting text"):
+        deciding.luck_of("promoted", asked)
+    assert deciding.promoted(asked, 20, 10)  # which names the population instead
