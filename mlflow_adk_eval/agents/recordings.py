@@ -24,6 +24,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
+    WORLD,
     Conversation,
     EvalSetResult,
     Origin,
@@ -338,7 +339,8 @@ def dumps_recording(recording: Recording) -> str:
 def recorded_run(conversation: Conversation) -> RecordedRun:
     """Return a conversation as files and the ledger keep it."""
     state = {} if conversation.session_state is None else {"session_state": plain_state(conversation.session_state)}
-    return RecordedRun(invocations=tuple(conversation.actual), **state, **outcome_of(conversation))
+    world = {name: value for name in WORLD if (value := getattr(conversation, name))}
+    return RecordedRun(invocations=tuple(conversation.actual), **state, **world, **outcome_of(conversation))
 
 
 def plain_state(state: Mapping[str, Any]) -> Json:

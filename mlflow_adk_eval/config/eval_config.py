@@ -32,7 +32,7 @@ from mlflow_adk_eval.config.spec import (
     Settings,
     is_measure,
 )
-from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, UserSimulatorConfig
+from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, ReplayConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
 from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text, unknown_keys
@@ -61,6 +61,8 @@ class EvalConfig(Settings):
     """The tool environment: what answers tool calls instead of the tools. ADK has the class but ignores it here."""
     case_environments: dict[str, EnvironmentSimulationConfig | None] = Field(default_factory=dict)
     """Tool environments for single cases, by eval id; ``None``: none. Our addition; ADK ignores it."""
+    replay: ReplayConfig | None = None
+    """How tool calls are compared with recorded ones, where tools are replayed. Our addition; ADK ignores it."""
     case_criteria: dict[str, Criteria] = Field(default_factory=dict)
     """Criteria for single cases, by eval id, instead of `criteria`. Our addition; ADK ignores it."""
     anchors: float | None = Field(default=None, ge=0, le=1)

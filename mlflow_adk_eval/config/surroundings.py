@@ -1,4 +1,4 @@
-"""What surrounds criteria in a config, with ADK's names, defaults and spellings: simulated users and the tool environment.
+"""What surrounds criteria in a config, with ADK's names, defaults and spellings: simulated users, the tool environment and replays.
 
 The instructions of a simulated user may be a template of Jinja, filled in within its sandbox (`filled`; Jinja is loaded when there is one).
 The tool environment (`EnvironmentSimulationConfig`) says which calls of tools are answered or delayed in the place of the tools.
@@ -7,6 +7,7 @@ The tool environment (`EnvironmentSimulationConfig`) says which calls of tools a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
@@ -230,3 +231,16 @@ class EnvironmentSimulationConfig(Settings):
     simulation_model_configuration: _Nothing = None
     tracing: _Nothing = None
     environment_data: _Nothing = None
+
+
+def _path(value: str) -> str:
+    if not re.fullmatch(r"\$(\.[^.\[\]]+|\[(\*|\d+)\])+", value):
+        raise unwanted(shown(value), "a JSON path of an argument, such as $.request_id or $.items[*].id")
+    return value
+
+
+class ReplayConfig(Settings):
+    """How calls are compared with recorded ones. Our addition; ADK ignores it."""
+
+    ignore: tuple[Annotated[str, AfterValidator(_path)], ...] = ()
+    """Arguments that do not matter, such as ``$.request_id``; for all tools."""

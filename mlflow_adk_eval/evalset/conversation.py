@@ -53,7 +53,8 @@ class Origin:
 
 EndReason = Literal["goal", "limit", "error"]
 """*goal*: the simulated user had nothing left to say; *limit*: it had sent as many messages as it may; *error*: agent or user failed."""
-InjectionKind = Literal["error", "response", "latency"]
+InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model"]
+"""*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent."""
 
 
 class Ending(Model, extra="forbid"):
@@ -85,7 +86,50 @@ class Injection(Model, extra="forbid"):
         """Return it in a few words: ``injected error after 2 s``."""
         if self.kind == "latency":
             return f"delayed by {self.latency_s:g} s"
+        if self.kind in ("replayed", "replayed_model"):
+            return "replayed"
         return f"injected {self.kind}" + (f" after {self.latency_s:g} s" if self.latency_s else "")
+
+
+class RecordedError(Model, extra="forbid"):
+    """What a tool or a model raised."""
+
+    type: str
+    """The class, with its module unless that is ``builtins``: ``sqlite3.OperationalError``."""
+    message: str = ""
+
+
+class RecordedCall(Model, extra="forbid"):
+    """A tool call: how it was answered, and what it did to the session."""
+
+    turn: int
+    """Counted from 0."""
+    agent: str = ""
+    """Which agent called; empty where it is not known."""
+    tool: str
+    args: Json = Field(default_factory=dict)
+    answer: Any = None
+    """What the tool returned, before ADK makes an object of it."""
+    error: RecordedError | None = None
+    """What it raised instead of answering."""
+    duration_s: float = 0.0
+    actions: Json = Field(default_factory=dict)
+    """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
+    artifacts: dict[str, Json] = Field(default_factory=dict)
+    """The artifacts that it saved, by file name, each as a part of ADK."""
+
+
+class RecordedModelCall(Model, extra="forbid"):
+    """A request of an agent to its model, and the answers."""
+
+    turn: int
+    agent: str = ""
+    request: str
+    """The hash, in hex, of all of the request that the answer depends on."""
+    answers: tuple[Json, ...] = ()
+    """ADK's ``LlmResponse`` objects; several where the model streams."""
+    error: RecordedError | None = None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +150,12 @@ class Conversation:
     """The tool calls that the tool environment answered or delayed, in order."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
+    calls: tuple[RecordedCall, ...] = ()
+    """All tool calls in the order in which they began, those of agents that are tools included; empty unless they were recorded."""
+    model_calls: tuple[RecordedModelCall, ...] = ()
+    """All requests to models in the order in which they began; empty unless they were recorded."""
+    listings: Mapping[str, tuple[Json, ...]] = field(default_factory=dict[str, tuple[Json, ...]])
+    """The declarations of the tools that a server listed, by toolset."""
 
 
 class ConversationOutcome(Model):
@@ -185,11 +235,19 @@ class RecordedRun(ConversationOutcome):
     invocations: tuple[Invocation, ...]
     session_state: Json | None = None
     """The state of the session after the last turn; absent where it is not known."""
+    calls: tuple[RecordedCall, ...] = ()
+    model_calls: tuple[RecordedModelCall, ...] = ()
+    listings: dict[str, tuple[Json, ...]] = Field(default_factory=dict)
+
+
+WORLD = ("calls", "model_calls", "listings")
+"""What of a conversation is its world: what tools and models answered."""
 
 
 def conversation_of(run: RecordedRun) -> Conversation:
     """Return the conversation that was kept."""
-    return Conversation(actual=run.invocations, session_state=run.session_state, **outcome_of(run))
+    world = {name: getattr(run, name) for name in WORLD}
+    return Conversation(actual=run.invocations, session_state=run.session_state, **world, **outcome_of(run))
 
 
 class RecordedCase(Model):

@@ -18,6 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, LazySequence, PlannedCriterion, Tally, Verdict, mean, verdict_of
 
 if TYPE_CHECKING:
@@ -192,6 +193,8 @@ class Report:
     """The user simulators' calls and tokens; ``None`` without simulators."""
     from_ledger: int = 0
     """The number of conversations taken from the ledger when the evaluation was resumed."""
+    world: World | None = None
+    """What answered the agent's calls, where they were replayed or recorded."""
     until_decided: UntilDecided | None = None
     """How a run went that evaluated only until its policy was decided; ``None``: all cases were to be evaluated."""
     origin: Origin | None = field(default=None, compare=False)
