@@ -43,6 +43,7 @@ from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at, parse_eval_
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest, mapped
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
+from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
@@ -81,6 +82,8 @@ class Recording:
     """Where it comes from; ``None``: unknown."""
     simulating: JudgeUsage | None = field(default=None, compare=False)
     """The user simulator's calls and tokens; ``None`` without a simulator, or if unknown."""
+    world: World | None = field(default=None, compare=False)
+    """What answered the agent's calls, where that was replayed or recorded."""
 
     def __post_init__(self) -> None:
         """Take the name from the origin."""
@@ -175,16 +178,20 @@ def load_recording(recorded: Recorded) -> Recording:
 
 def _of_text(text: bytes, source: str, stem: str) -> Recording:
     if is_recording(text):
-        recorded = parse_recorded(text, source)
-        names = ("agent", "agent_version", "recorded_at", "eval_set_id", "eval_set_digest", "num_runs")
-        digests = {case.eval_id: case.digest for case in recorded.cases if case.digest}
-        origin = Origin(**{name: getattr(recorded, name) for name in names}, case_digests=digests)
-        return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
+        return recording_of_set(parse_recorded(text, source))
     if is_result(text):
         return _of_result(parse_result(text, source))
     if text.lstrip()[:1] == b"[" and b'"invocations"' in text[:10_000]:
         return _by_id((case.eval_id, Conversation(actual=case.invocations)) for case in parse(_LISTED_CASES, text, source))
     return _of_eval_set(parse_eval_set(text, source, stem=stem))
+
+
+def recording_of_set(recorded: RecordedSet) -> Recording:
+    """Return the recording that a file holds."""
+    names = ("agent", "agent_version", "recorded_at", "eval_set_id", "eval_set_digest", "num_runs")
+    digests = {case.eval_id: case.digest for case in recorded.cases if case.digest}
+    origin = Origin(**{name: getattr(recorded, name) for name in names}, case_digests=digests)
+    return Recording({case.eval_id: tuple(map(conversation_of, case.runs)) for case in recorded.cases}, origin=origin)
 
 
 def _of_rows(cases: CaseFiles) -> Recording:

@@ -55,6 +55,8 @@ EndReason = Literal["goal", "limit", "error"]
 """*goal*: the simulated user had nothing left to say; *limit*: it had sent as many messages as it may; *error*: agent or user failed."""
 InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model"]
 """*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent."""
+REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model")
+"""What a recording answered, and not the tool environment."""
 
 
 class Ending(Model, extra="forbid"):

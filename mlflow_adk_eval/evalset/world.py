@@ -35,6 +35,11 @@ class World(Model, extra="forbid"):
     recorded: RecordedSet | None = None
     """The calls, by case and run, without the turns; ``None`` where another run holds them."""
 
+    @property
+    def mode(self) -> str:
+        """How it was used, in plain words: ``strict, models``."""
+        return f"{self.tools}, models" if self.models else self.tools
+
 
 _WORLD = TypeAdapter(World)
 

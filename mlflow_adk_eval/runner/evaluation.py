@@ -253,6 +253,7 @@ class Evaluation:
             from_ledger=self.executor.from_ledger,
             simulating=judges.simulating(),
             baseline=options.baseline.name if options.baseline and self.plan.pairwise else "",
+            world=recording.world if recording else None,
             origin=recording.origin if recording else Origin(agent=self.executor.agent.name, recorded_at=started),
         )
 

@@ -14,7 +14,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -32,9 +32,11 @@ from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.conversation import REPLAYED
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import EvalSet, canonical_json, eval_set_digest
 from mlflow_adk_eval.evalset.parse import no_collection
+from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world, world_digest
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
 from mlflow_adk_eval.judge.protocol import THIS_PROCESS
 from mlflow_adk_eval.redact import secrets_of
@@ -55,7 +57,11 @@ from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
 from mlflow_adk_eval.runs.manifest import (
     AGENT_MODELS,
     FOLDER,
+    HERE,
+    REPLAY,
     UNTIL_DECIDED,
+    WORLD,
+    WORLD_RUN,
     Evidence,
     key_of_criterion,
     recomputed_metrics,
@@ -215,7 +221,15 @@ def load(folder: Path) -> Bundle:
     return bundle
 
 
-def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets, parts: InParts | None = None) -> Bundle:
+def bundle_of(
+    report: Report,
+    run: Run,
+    *,
+    traces: TraceLimit,
+    secrets: Secrets,
+    parts: InParts | None = None,
+    holder: Callable[[str], str] = lambda _: "",
+) -> Bundle:
     """Return all that is to be logged of `report`.
 
     Args:
@@ -224,6 +238,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         traces: how many turns get a trace; of more, only those that did not pass, and not more than so many. ``True``: all; ``False``: none.
         secrets: what must not be written down.
         parts: what collected the results, and has written their parts; ``None``: the parts are written now.
+        holder: returns the run that holds the world with a digest already; empty: none does.
     """
     # 1. The parts, which are all of the evidence; many more turns than people read are in them alone.
     if parts is None:
@@ -260,6 +275,17 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         "Started": f"{started:%Y-%m-%d %H:%M} UTC",
     }
     title = f"{run.agent_name} on {report.eval_set.eval_set_id}"
+    cleaner, world, met = StoreCleaner(secrets), report.world, dict[str, str]()
+    if world:  # whose digest is that of what is written down
+        world = parse_world(cleaner.document(world).encode(), WORLD_FILE)
+        digest = world_digest(world.recorded) if world.recorded else world.digest
+        held = holder(digest) if world.recorded else world.run_id
+        world = world.model_copy(
+            update={"adk_eval_world": 1, "digest": digest, "run_id": held, "recorded": None if held else world.recorded}
+        )
+        report, met = replace(report, world=world), {WORLD: digest, REPLAY: world.mode, WORLD_RUN: held or HERE}
+    elif any(one.kind in REPLAYED for course in report.cases.courses() for one in course.injections):
+        met = {REPLAY: "in a recording"}  # of which nobody knows any more what answered
     documents = {
         "config.json": dumps_config(report.config).encode(),
         REPORT: html_of(report, title=title, facts=facts, secrets=secrets).encode(),
@@ -267,12 +293,14 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
         **({"agent.diff": run.agent_diff.encode()} if run.agent_diff else {}),
         **({AGENT_SOURCE: run.agent_source.encode()} if run.agent_source else {}),
     }
+    if world:
+        documents[WORLD_FILE] = cleaner.document(world).encode()
     if report.until_decided:
-        documents[SEQUENCE] = report.until_decided.dumps(StoreCleaner(secrets).document)
+        documents[SEQUENCE] = report.until_decided.dumps(cleaner.document)
     if parts.turns <= SMALL_TURNS:
         adk_result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
         documents[EVAL_SET] = dumps(report.whole, indent=None).encode()
-        documents[RESULT] = StoreCleaner(secrets).document(adk_result).encode()
+        documents[RESULT] = cleaner.document(adk_result).encode()
     for name, content in documents.items():
         (parts.folder / name).write_bytes(content)
     # 4. The manifest: all artifacts with their hashes, what the eval set is called and what each part holds.
@@ -310,6 +338,7 @@ def bundle_of(report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets,
             **{name: storable_text(outage, secrets) for name, outage in outages.items()},
             **judge_params(report.cases, report.judging, report.simulating, secrets),
             **({ANCHORS_PARAM: sha256(parts.files[ANCHORS])} if ANCHORS in parts.files else {}),
+            **met,
             **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
             **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
             "adk_eval.manifest_sha256": sha256(manifest),

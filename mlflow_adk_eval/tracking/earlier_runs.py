@@ -16,20 +16,21 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from mlflow_adk_eval.agents.recordings import CountedRuns, Recording, case_digest, recorded_run
+from mlflow_adk_eval.agents.recordings import CountedRuns, Recording, case_digest, recorded_run, recording_of_set
 from mlflow_adk_eval.errors import InputError, TrackingError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation, Origin, conversation_of, dumps_result
 from mlflow_adk_eval.evalset.conversion import write_cases
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.rows import CasesInMemory
+from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world, world_digest
 from mlflow_adk_eval.gating.named_runs import only_begun_with, run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
-from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, Manifest
 from mlflow_adk_eval.runs.stored_run import StoredPart, StoredRun, loaded, open_run
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
@@ -128,11 +129,7 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    evidence = _evidence(run_id, tracking_uri, "there is nothing to judge again")
-    opened = open_run(evidence, f"run {run_id}, {FOLDER}")
-    if isinstance(opened, list):
-        raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
-    run, manifest = opened
+    evidence, run, manifest = _opened(run_id, tracking_uri, "there is nothing to judge again")
     try:
         runs = _Conversations(
             run,
@@ -140,10 +137,16 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
             lambda part, places: tuple(conversation_of(part.run(place)) for place in places),
         )
         digests = _ByCase(run, lambda part: part.case_ids, lambda part, places: case_digest(part.case(places[0])))
+        world = (
+            parse_world(evidence.artifacts[WORLD_FILE], f"run {run_id}, {FOLDER}/{WORLD_FILE}")
+            if WORLD_FILE in evidence.artifacts
+            else None
+        )
     except InputError as error:
         raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so the conversations cannot be judged again") from None
     return Recording(
         runs,
+        world=world,
         origin=Origin(
             agent=evidence.tags.get("adk_eval.agent_version", ""),
             agent_version=evidence.params.get("adk_eval.model_id", ""),
@@ -154,6 +157,42 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
             case_digests=digests,
         ),
     )
+
+
+def _opened(run_id: str, tracking_uri: str | None, lacking: str) -> tuple[Evidence, StoredRun, Manifest]:
+    """Return a run whose artifacts are those that its parameter vouches for; `lacking` says what it means that it holds none."""
+    evidence = _evidence(run_id, tracking_uri, lacking)
+    opened = open_run(evidence, f"run {run_id}, {FOLDER}")
+    if isinstance(opened, list):
+        raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
+    return evidence, *opened
+
+
+def world_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
+    """Return what tools and models answered in a run: all calls if they were recorded, else those that its conversations show.
+
+    Args:
+        run_id: the run.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+
+    Raises:
+        UsageError: if there is no such run, or it holds no evaluation.
+        TrackingError: if MLflow cannot be reached, or the calls are not those that the run's parameter vouches for.
+    """
+    recording = recording_of_run(run_id, tracking_uri)
+    if (world := recording.world) is None:
+        return recording
+    recorded, where = world.recorded, f"run {run_id}, {FOLDER}/{WORLD_FILE}"
+    if world.run_id:
+        where = f"run {run_id} met the world that run {world.run_id} holds, but that"
+        try:
+            held = _opened(world.run_id, tracking_uri, "its calls are lost")[0].artifacts
+            recorded = parse_world(held.get(WORLD_FILE, b"null"), WORLD_FILE).recorded
+        except UsageError as error:
+            raise TrackingError(f"{where} cannot be read: {error}") from None
+    if recorded is None or world_digest(recorded) != world.digest:
+        raise TrackingError(f"{where} does not have the calls with the digest {world.digest}")
+    return replace(recording, runs=recording_of_set(recorded).runs)
 
 
 V = TypeVar("V")

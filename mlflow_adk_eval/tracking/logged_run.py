@@ -39,7 +39,7 @@ from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.collect import InParts
-from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, key_of_criterion
+from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, HERE, WORLD, WORLD_RUN, key_of_criterion
 from mlflow_adk_eval.runtime import user_name
 from mlflow_adk_eval.signing.identities import IdentitySigner, load_attester
 from mlflow_adk_eval.signing.keys import Signer
@@ -296,12 +296,15 @@ class LoggedRun:
         try:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
             with no_collection():
-                bundle = bundle_of(report, self.run, traces=self.target.traces, secrets=secrets_of(), parts=parts)
+                traces, secrets = self.target.traces, secrets_of()
+                bundle = bundle_of(report, self.run, traces=traces, secrets=secrets, parts=parts, holder=self._holder)
         except BaseException as error:
             self.abandon(error)
             raise
         if bundle.status == SELF_COMPARISON:
             report = replace(report, notes=(*report.notes, COMPARED_WITH_ITSELF))
+        if report.world:  # as it was written down
+            report = replace(report, world=report.world.model_copy(update={"digest": bundle.params[WORLD]}))
         status = bundle.status if self.target.status == "complete" else self.target.status
         # What is no evidence says so as a parameter: a tag could be rewritten later.
         kind = {} if status == "complete" else {"adk_eval.evidence": status}
@@ -325,6 +328,14 @@ class LoggedRun:
             with suppress(OSError):  # others wait there
                 PENDING.rmdir()
         return replace(report, run_id=self.run.run_id), bundle
+
+    def _holder(self, digest: str) -> str:
+        """Return the first complete run of the experiment that holds the world with a digest; empty: none does, or MLflow does not say."""
+        found = f"params.`{WORLD}` = '{digest}' AND params.`{WORLD_RUN}` = '{HERE}' AND tags.`adk_eval.status` = 'complete'"
+        with suppress(TrackingError), reaching_mlflow("the runs that met the same world could not be looked up", HASTY):
+            for run in self.client.search_runs([self.experiment_id], found, max_results=1, order_by=["attributes.start_time ASC"]):
+                return str(run.info.run_id)
+        return ""
 
     def _signed(self, bundle: Bundle, signer: Signer | IdentitySigner) -> Bundle:
         """Return the bundle with its attestation, or with a parameter and a note that say why it could not be signed."""

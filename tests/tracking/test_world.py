@@ -1,0 +1,62 @@
+"""The world that a run met: logged once per digest, and read back as something to replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.errors import TrackingError
+from mlflow_adk_eval.evalset.world import World, parse_world
+from mlflow_adk_eval.gating.registry import store_at
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.client import connect
+from mlflow_adk_eval.tracking.earlier_runs import world_of_run
+from mlflow_adk_eval.tracking.evaluate import log_report
+from tests.mlflow_kit import opened
+from tests.tracking.small import rooms
+from tests.tracking.worlds import replayed, world
+
+
+@pytest.fixture(scope="module")
+def uri(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    return opened(template, tmp_path_factory.mktemp("worlds"), "worlds")
+
+
+def logged(report: Report, uri: str) -> str:
+    how: dict[str, Any] = {"tracking_uri": uri, "experiment": "worlds", "traces": False}
+    return str(log_report(report, agent_name="agent", **how).run_id)
+
+
+def held(uri: str, run_id: str) -> World:
+    with store_at(uri) as store:
+        return parse_world(store.evidence(run_id).artifacts["world.json"], "world.json")
+
+
+def test_a_world_is_logged_once_and_is_found_by_every_run_that_met_it(uri: str) -> None:
+    first, second = (logged(replayed(world(tools)), uri) for tools in ("record", "strict"))
+    other = logged(replayed(world(answer="refused")), uri)
+    assert [held(uri, run_id).run_id for run_id in (first, second, other)] == ["", first, ""]
+    assert held(uri, second).recorded is None
+    params = connect(uri).get_run(second).data.params
+    assert params["adk_eval.world"] == world().digest
+    assert (params["adk_eval.replay"], params["adk_eval.world_run"]) == ("strict", first)
+    sources = [world_of_run(run_id, uri) for run_id in (first, second)]
+    for source in sources:
+        assert {call.answer for runs in source.runs.values() for run in runs for call in run.calls} == {"done"}
+        assert source.origin
+        assert source.origin.agent_version
+    # What is judged again met the world that its conversations met.
+    again = adk_eval.evaluate(rooms(), f"runs:/{second}", tracking_uri=uri, experiment="worlds", traces=False)
+    assert again.world
+    assert again.world.digest == world().digest
+    assert held(uri, str(again.run_id)).run_id == first
+    # Whose calls are gone, or others now, cannot be replayed.
+    folder = Path(connect(uri).get_run(first).info.artifact_uri.removeprefix("file://")) / "adk_eval"
+    whole = (folder / "world.json").read_bytes()
+    (folder / "world.json").write_bytes(whole.replace(b"done", b"gone"))
+    with pytest.raises(TrackingError, match=rf"run {first}: the artifact adk_eval/world.json was changed after the run"):
+        world_of_run(second, uri)
+    (folder / "world.json").write_bytes(whole)
