@@ -19,8 +19,9 @@ from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, Turn, User
+from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, Tools, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
+from mlflow_adk_eval.agents.replay import Replay
 from mlflow_adk_eval.agents.tool_environment import tool_environment
 from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scenarios, scenario_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
@@ -98,7 +99,12 @@ ConversationSetups = Callable[[EvalCase, int], ConversationSetup]
 
 
 def conversation_setups(
-    config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: JudgeSession, user_simulator: UserSource = None
+    config: EvalConfig,
+    eval_set: EvalSet,
+    agent: Agent,
+    judging: JudgeSession,
+    user_simulator: UserSource = None,
+    replay: Replay | None = None,
 ) -> ConversationSetups | None:
     """Return the set-ups of the conversations with `agent`; ``None`` for one that is no `LiveAgent`, such as a recording.
 
@@ -109,6 +115,10 @@ def conversation_setups(
         JudgeError: if the model that is to simulate the user cannot be had.
     """
     environment = tool_environment(config, eval_set)
+    if replay and not isinstance(agent, LiveAgent):
+        raise UsageError(
+            f"replay: {agent.name!r} had its conversations before, or has them as a whole; wanted an agent that calls tools now"
+        )
     if not isinstance(agent, LiveAgent):
         if environment and not isinstance(agent, Recording):
             raise UsageError(
@@ -134,7 +144,8 @@ def conversation_setups(
             user = SimulatedUser(settings, model, scenario_of(case), case.eval_id, run_index)
         else:
             user = FunctionUser(function, scenario_of(case), settings.max_allowed_invocations)
-        return ConversationSetup(user=user, tools=environment(case.eval_id, run_index) if environment else None)
+        tools: Tools | None = environment(case.eval_id, run_index) if environment else None
+        return ConversationSetup(user=user, tools=replay.case(case.eval_id, run_index, tools) if replay else tools)
 
     return setup
 
@@ -152,7 +163,7 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         if case.conversation is None:
             return Conversation(actual=(), error=NO_USER, ending=Ending(reason="error", detail=NO_USER))
         setup = ConversationSetup(user=StaticUser(case.conversation))
-    progress = _Progress()
+    progress, world = _Progress(), setup.tools.world if setup.tools else None
     limit = agent.limits.case_s
     with span("conversation", {"adk_eval.agent": agent.name, "adk_eval.eval_id": case.eval_id, "adk_eval.run_index": run_index}):
         with anyio.move_on_after(limit) as scope:
@@ -168,6 +179,9 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         unfinished=progress.unfinished,
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
+        calls=tuple(world.calls) if world else (),
+        model_calls=tuple(world.model_calls) if world else (),
+        listings=world.listings if world else {},
     )
 
 
@@ -244,4 +258,6 @@ async def _exchange(agent: LiveAgent, session: AgentSession, setup: Conversation
             progress.break_off(failure(number, error, agent.private))
     if scope.cancelled_caught:
         progress.break_off(f"turn {number} took longer than its limit of {turn_s:g} s")
+    if setup.tools and setup.tools.world and setup.tools.world.unrecorded:  # whatever the agent made of that
+        progress.error, progress.unfinished = f"turn {number}: {setup.tools.world.unrecorded}", len(progress.turns) == number
     return not progress.error

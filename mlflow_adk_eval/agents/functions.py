@@ -15,7 +15,6 @@ import asyncio
 import copy
 import functools
 import inspect
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +28,11 @@ import anyio.to_thread
 
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
+from mlflow_adk_eval.agents.recordings import plain_state
+from mlflow_adk_eval.agents.replay import changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of, plain
 from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,6 +48,7 @@ class _Call:
     """A call of a tool that is being made."""
 
     args: Json
+    since: float
     answer: Any = None
 
 
@@ -63,6 +65,8 @@ class ToolRecorder:
     homes: dict[str, str] = field(default_factory=dict[str, str])
     """Where the function of each tool's name is defined."""
     numbers: count[int] = field(default_factory=lambda: count(1))
+    state: Callable[[], Json] = dict
+    """The session's state, which tools may change."""
 
     def recorded(self, function: F, name: str | None) -> F:
         """Return `function` so that its calls are recorded under `name`, after asking `tools` for an answer.
@@ -98,8 +102,9 @@ class ToolRecorder:
                         record.answer = await answer
                     else:
                         record.answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer, self.loop))
-                if record.answer is None:
-                    record.answer = await function(*args, **kwargs)
+                if record.answer is None and not self._replayed(name, record):
+                    with self._kept(name, record):
+                        record.answer = await function(*args, **kwargs)
             return record.answer
 
         return call
@@ -116,16 +121,57 @@ class ToolRecorder:
                             record.answer = thread.submit(anyio.run, self.tools.answer, name, record.args).result()
                     else:
                         record.answer = asyncio.run_coroutine_threadsafe(self.tools.answer(name, record.args), self.loop).result()
-                if record.answer is None:
-                    answer = function(*args, **kwargs)
-                    if inspect.isawaitable(answer):  # which would not be recorded
-                        if inspect.iscoroutine(answer):
-                            answer.close()
-                        raise UsageError(f"tool {name} returned an awaitable but is not an async function: make it one")
-                    record.answer = answer
+                if record.answer is None and not self._replayed(name, record):
+                    with self._kept(name, record):
+                        record.answer = function(*args, **kwargs)
+                        if inspect.isawaitable(record.answer):  # which would not be recorded
+                            if inspect.iscoroutine(record.answer):
+                                record.answer.close()
+                            raise UsageError(f"tool {name} returned an awaitable but is not an async function: make it one")
             return record.answer
 
         return call
+
+    def _replayed(self, name: str, record: _Call) -> bool:
+        """Answer a call as it was answered before; whether that was recorded."""
+        world = self.tools.world if self.tools else None
+        found = world.find(name, record.args) if world else None
+        if found is None:
+            return False
+        self.log.record.skip_to(record.since + found.duration_s)
+        self.state().update(copy.deepcopy(found.actions.get("state_delta", {})))
+        if found.error:
+            raise raised_of(found.error)
+        record.answer = copy.deepcopy(found.answer)
+        return True
+
+    @contextmanager
+    def _kept(self, name: str, record: _Call) -> Generator[None]:
+        """Record how a call is answered, where that is asked for."""
+        world = self.tools.world if self.tools else None
+        if world is None or not world.replay.record:
+            yield
+            return
+        before, turn, error = plain_state(self.state()), world.turn, None
+        try:
+            yield
+        except Exception as raised:
+            error = error_of(raised)
+            raise
+        finally:
+            delta = changed(before, plain_state(self.state()))
+            world.calls.append(
+                RecordedCall(
+                    turn=turn,
+                    agent=self.log.author,
+                    tool=name,
+                    args=record.args,
+                    answer=None if error else _json(record.answer),
+                    error=error,
+                    duration_s=round(self.log.record.now() - record.since, 6),
+                    actions={"state_delta": delta} if delta else {},
+                )
+            )
 
     @contextmanager
     def _call(self, name: str, args: Json) -> Generator[_Call]:
@@ -140,9 +186,8 @@ class ToolRecorder:
         def answered(response: Json) -> None:
             add("user", Part(function_response=FunctionResponse(id=call_id, name=name, response=response)))
 
-        record = _Call(args)
+        record = _Call(args, log.record.now())
         add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
-        began = time.perf_counter()
         try:
             with foreign_code(f"the tool {name}"):
                 yield record
@@ -152,7 +197,7 @@ class ToolRecorder:
         else:
             answered(object_of(_json(record.answer)))
         finally:
-            log.record.tool.append((began, time.perf_counter()))
+            log.record.tool.append((record.since, log.record.now()))
 
 
 def _running_loop() -> AbstractEventLoop | None:
@@ -228,6 +273,7 @@ class CallableAgent:
         state = copy.deepcopy(case.session_input.state) if case.session_input else {}
         recorder = ToolRecorder(tools, asyncio.get_running_loop())
         session = CallableSession(self, Session(eval_id=case.eval_id, run_index=run_index, state=state, recorder=recorder))
+        recorder.state = lambda: session.session.state
         try:
             yield session
         finally:

@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.agents.replay import CaseWorld
 
 
 class Agent(Protocol):
@@ -45,6 +48,11 @@ class Tools(Protocol):
     @property
     def injections(self) -> tuple[Injection, ...]:
         """What was done so far."""
+        ...
+
+    @property
+    def world(self) -> CaseWorld | None:
+        """What replays or records the calls that are not answered above; ``None``: they are real, and nobody records them."""
         ...
 
 

@@ -12,7 +12,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at, parse_eval_
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest, mapped
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
-from mlflow_adk_eval.evalset.world import World
+from mlflow_adk_eval.evalset.world import WORLD_MARK, World, parse_world
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import Report
@@ -179,6 +179,11 @@ def load_recording(recorded: Recorded) -> Recording:
 def _of_text(text: bytes, source: str, stem: str) -> Recording:
     if is_recording(text):
         return recording_of_set(parse_recorded(text, source))
+    if WORLD_MARK in text[:1_000]:
+        world = parse_world(text, source)
+        if world.recorded is None:
+            raise EvalSetError(source, [Problem("$.recorded", "nothing", f"the calls; run {world.run_id} holds them")])
+        return recording_of_set(world.recorded)
     if is_result(text):
         return _of_result(parse_result(text, source))
     if text.lstrip()[:1] == b"[" and b'"invocations"' in text[:10_000]:
@@ -278,8 +283,17 @@ def recording_of_report(report: Report) -> Recording:
     """Return the recording of an evaluation's conversations."""
     origin = report.origin or Origin()
     origin = replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs)
-    return replace(
-        _by_id((case.eval_id, report.cases.loaded(place).conversation) for place, case in enumerate(report.cases)), name="", origin=origin
+    runs = _by_id((case.eval_id, report.cases.loaded(place).conversation) for place, case in enumerate(report.cases)).runs
+    worlds = {case.eval_id: case.runs for case in report.world.recorded.cases} if report.world and report.world.recorded else {}
+    return Recording(
+        {
+            eval_id: tuple(
+                replace(run, **{name: getattr(world, name) for name in WORLD} if world else {})
+                for run, world in zip_longest(known, worlds.get(eval_id, ())[: len(known)])
+            )
+            for eval_id, known in runs.items()
+        },
+        origin=origin,
     )
 
 
@@ -376,6 +390,8 @@ class ConversationCache:
     """The agent's name."""
     config: EvalConfig
     """What its tools are to be, and what simulates its users."""
+    world: str = ""
+    """What replays its calls, and how; empty where nothing does."""
 
     def get(self, case: EvalCase, run_index: int, /) -> Conversation | None:
         """Return what came of a conversation, if it is known. What another version of this package kept may have to be had again."""
@@ -394,5 +410,6 @@ class ConversationCache:
         """Return the hash, in hex, of all that a conversation depends on but the agent's version and chance."""
         environment = self.config.environment_of(case.eval_id)
         user = self.config.user_simulator_config if case.conversation is None else None
-        surroundings = [canonical(settings) for settings in (environment, user) if settings is not None]
+        surroundings: list[Any] = [canonical(settings) for settings in (environment, user, self.config.replay) if settings is not None]
+        surroundings += [self.world] if self.world else []
         return hashlib.sha256(canonical_json([canonical(case), run_index, self.agent, *surroundings])).hexdigest()

@@ -102,6 +102,7 @@ class CaseTools:
     turn: int = -1
     calls: Counter[str] = field(default_factory=Counter[str])
     """How often each tool was called in this turn."""
+    world: None = None
 
     def next_turn(self) -> None:
         """Note that the next turn begins."""

@@ -172,15 +172,25 @@ class TurnRecord:
     calls: dict[Any, _Call] = field(default_factory=dict[Any, _Call])
     began: float = field(default_factory=time.perf_counter)
     began_at: float = field(default_factory=time.time)
+    skipped_s: float = 0.0
+    """How much of the time that replayed calls once took nobody waited for."""
+
+    def now(self) -> float:
+        """Return the time, as if replayed calls took as long as they did when they were recorded."""
+        return time.perf_counter() + self.skipped_s
+
+    def skip_to(self, moment: float) -> None:
+        """Go on as if it were a moment to come."""
+        self.skipped_s = max(self.skipped_s, moment - time.perf_counter())
 
     def begin(self, key: Any, ended: list[Interval]) -> None:
         """Note that the call `key` begins, whose time is to be counted in `ended`."""
-        self.calls[key] = _Call(time.perf_counter(), ended)
+        self.calls[key] = _Call(self.now(), ended)
 
     def end(self, key: Any) -> None:
         """Note that the call `key` ends, or, for a model that streams, that a piece of its answer came."""
         if call := self.calls.get(key):
-            now = time.perf_counter()
+            now = self.now()
             call.ended.append((call.since, now))
             call.since, call.answered = now, True
 
@@ -228,7 +238,7 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
         final_response=final_response,
         intermediate_data=InvocationEvents(invocation_events=before),
         creation_timestamp=record.began_at,
-        duration=round(time.perf_counter() - record.began, 3),
+        duration=round(record.now() - record.began, 3),
         model_duration=round(model_s, 3),
         # A tool that is an agent waits for models inside its own interval; that time is the models'.
         tool_duration=round(union_s(record.model + record.tool) - model_s, 3),

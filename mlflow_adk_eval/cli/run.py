@@ -103,6 +103,15 @@ class _LikeAdkEval(Command):
     click.option(
         "--watch", is_flag=True, help="Run again whenever a file of the agent, eval set or config changes. Needs the extra `watch`."
     ),
+    click.option(
+        "--replay",
+        metavar="RUN_ID|FILE",
+        help="Answer the agent's tool calls from this run or recording. A call that was never recorded is an error.",
+    ),
+    click.option("--replay-models", is_flag=True, help="With --replay: also answer the agent's model where it gets the same request."),
+    click.option(
+        "--record", is_flag=True, help="Record what tools and models answer. With --replay: tools answer what was never recorded."
+    ),
     click.option("--save-recording", type=PATH, help="Save the conversations to a new file that you can score again."),
     help="Repeats, parallelism and time limits",
 )

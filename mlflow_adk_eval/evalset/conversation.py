@@ -153,9 +153,9 @@ class Conversation:
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
     calls: tuple[RecordedCall, ...] = ()
-    """All tool calls in the order in which they began, those of agents that are tools included; empty unless they were recorded."""
+    """All tool calls in the order in which they ended, those within agents that are tools included; empty unless they were recorded."""
     model_calls: tuple[RecordedModelCall, ...] = ()
-    """All requests to models in the order in which they began; empty unless they were recorded."""
+    """All requests to models in the order in which they ended; empty unless they were recorded."""
     listings: Mapping[str, tuple[Json, ...]] = field(default_factory=dict[str, tuple[Json, ...]])
     """The declarations of the tools that a server listed, by toolset."""
 

@@ -17,6 +17,8 @@ from mlflow_adk_eval.evalset.parse import parse
 
 WORLD_FILE = "world.json"
 """What the artifact of a run is called."""
+WORLD_MARK = b'"adk_eval_world"'
+"""The key that marks a file as a world."""
 ToolsMode = Literal["strict", "live", "record"]
 """*strict*: a call that was never recorded is an error; *live*: it is made, and recorded; *record*: all calls are made, and recorded."""
 

@@ -23,6 +23,7 @@ import anyio
 from mlflow_adk_eval.agents.conversation import ConversationSetups, UserSource, conversation_setups, converse, described
 from mlflow_adk_eval.agents.protocol import Agent, LiveAgent
 from mlflow_adk_eval.agents.recordings import ConversationCache, Recording, StreamedRecording, changed_cases
+from mlflow_adk_eval.agents.replay import Replay
 from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
@@ -69,6 +70,12 @@ class Options:
     """Who plays the user of scenarios; ``None``: the model that the config names."""
     baseline: Recording | None = None
     """What pairwise criteria compare with."""
+    replay: Recording | None = None
+    """What answers the agent's tool calls; ``None``: the tools."""
+    record: bool = False
+    """Whether what tools and models answer is recorded."""
+    replay_models: bool = False
+    """Whether `replay` answers the agent's requests to models as well."""
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
@@ -125,6 +132,8 @@ class CaseExecutor:
             known = store.get(case, run_index) if store else None
             self.from_ledger += known is not None
             conversation = known or await conversation_with(self.agent, case, run_index, evaluation.setups)
+            if evaluation.replay:
+                evaluation.replay.keep(case.eval_id, run_index, conversation)
             if store and not known and not conversation.error:
                 store.keep(case, run_index, conversation)
         conversation = replace(conversation, from_ledger=known is not None)  # a recording may say it of another evaluation
@@ -208,7 +217,12 @@ class Evaluation:
                 raise UsageError(f"{several} can only score recordings; record the agent first, or drop workers")
             if judged := judged_criteria(config):
                 raise UsageError(f"{several} can only apply computed criteria, but judges decide {listed(list(judged), _MAX_NAMED)}")
-        self.setups = conversation_setups(config, eval_set, agent, executor.judges, options.user_simulator)
+        self.replay: Replay | None = None
+        """What replays or records the agent's calls; ``None``: they are real."""
+        if options.replay or options.record or options.replay_models:
+            ignored = config.replay.ignore if config.replay else ()
+            self.replay = Replay(options.replay, record=options.record, models=options.replay_models, ignore=ignored)
+        self.setups = conversation_setups(config, eval_set, agent, executor.judges, options.user_simulator, self.replay)
         self.num_runs = max(options.num_runs, self.recording.num_runs(eval_set.eval_ids) if self.recording else 1)
         """How many runs of each case there are to be."""
 
@@ -253,7 +267,7 @@ class Evaluation:
             from_ledger=self.executor.from_ledger,
             simulating=judges.simulating(),
             baseline=options.baseline.name if options.baseline and self.plan.pairwise else "",
-            world=recording.world if recording else None,
+            world=self.replay.world() if self.replay else recording.world if recording else None,
             origin=recording.origin if recording else Origin(agent=self.executor.agent.name, recorded_at=started),
         )
 

@@ -93,6 +93,13 @@ class EvaluateArgs(JudgeArgs, AgentArgs, LogArgs, total=False):
     If that run has no result yet, it is continued; otherwise there is a new run."""
     baseline: Recorded | None
     """The baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's conversations."""
+    replay: Any
+    """What answers the agent's tool calls instead of its tools: a run, a recording, traces of MLflow or a ``world.json``; a call that was
+    never recorded is an error. ``None``: the tools."""
+    record: bool
+    """Whether to record what tools and models answer; with `replay`, tools answer calls that were never recorded."""
+    replay_models: bool
+    """Whether `replay` also answers the agent's requests to its models, where it has the same request."""
     policy: Any
     """The policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are."""
     until_decided: bool

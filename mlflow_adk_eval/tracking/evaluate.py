@@ -29,9 +29,10 @@ from mlflow_adk_eval.agents.protocol import Agent, Limits
 from mlflow_adk_eval.agents.recordings import ConversationCache, Recording, load_recording, recording_beside
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.agents.source import UNKNOWN, source_of
+from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.config.eval_config import EvalConfig, endpoints_in, judged_criteria, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
-from mlflow_adk_eval.errors import AgentError, UsageError
+from mlflow_adk_eval.errors import AgentError, UsageError, shown
 from mlflow_adk_eval.evalset.files import DatasetInput, Inputs, open_inputs, select
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical, eval_set_digest
 from mlflow_adk_eval.gating.named_runs import run_id_at
@@ -126,6 +127,10 @@ def evaluate(
             are reused. If that run has no result yet, it is continued; otherwise there is a new run.
         baseline: the baseline of pairwise criteria: a recording of another agent, its file, or ``runs:/<id>`` for a run's
             conversations.
+        replay: what answers the agent's tool calls instead of its tools: a run, a recording, traces of MLflow or a ``world.json``;
+            a call that was never recorded is an error. ``None``: the tools.
+        record: whether to record what tools and models answer; with `replay`, tools answer calls that were never recorded.
+        replay_models: whether `replay` also answers the agent's requests to its models, where it has the same request.
         policy: the policy that will decide on the run, as for `gate`: the cases that it holds out are not run; ``None``: all cases are.
         until_decided: whether to run only as many cases as decide `policy`.
         max_runs: with `until_decided`: the most runs of each case, if all cases do not decide it.
@@ -177,7 +182,8 @@ def _prepared(
     elif baseline is not None:
         compared = load_recording(baseline)
         compared = replace(compared, name=str(baseline)) if isinstance(baseline, str | Path) else compared
-    how = replace(Options(**selected(options, Options)), judges=judges, baseline=compared)
+    replay = replay_source(options.get("replay"), uri)
+    how = replace(Options(**selected({**options, "replay": replay}, Options)), judges=judges, baseline=compared)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
     # 2. The cases and the criteria; perhaps only those cases that did not pass in an earlier run.
     inputs = open_inputs(eval_set)
@@ -202,6 +208,8 @@ def _prepared(
         target = replace(target, agent_version=agent_version or agent.origin.agent_version)
     limits = Limits(case_s=options.get("case_timeout_s"), turn_s=options.get("turn_timeout_s"))
     resolved = resolve_agent(agent, agent_name=options.get("agent_name"), limits=limits, eval_set=loaded)
+    if (how.replay or how.record) and isinstance(resolved, HttpAgent):
+        raise UsageError("replay: the tools of an agent behind HTTP run in its own process; wanted the agent's module, or the agent itself")
     # 4. What was paid for before, and the plan.
     asked = selected({**options, "policy": policy}, Rounds)
     rounds = Rounds(**asked) if asked.keys() - {"policy", "tracking_uri"} else None
@@ -213,6 +221,18 @@ def _prepared(
         evaluation = LoggedEvaluation(loaded, resolved, chosen, how, replace(target, dataset=dataset), ledger, options.get("resume"))
         evaluation.rounds = rounds if rounds and rounds.until_decided else None
         yield evaluation
+
+
+def replay_source(given: Any, uri: str | None) -> Recording | None:
+    """Return the recording to replay: of a run, a recording, traces, or a world."""
+    if given is None or isinstance(given, Recording):
+        return given
+    if (earlier := run_named(given, uri)) is not None:
+        return recording_of_run(earlier, uri)
+    found = resolve_agent(given) if is_traces(given) else load_recording(given)
+    if not isinstance(found, Recording):
+        raise UsageError(f"replay={shown(given)}: wanted a run, a recording or traces of MLflow")
+    return found
 
 
 def without_held_out(eval_set: EvalSet, config: EvalConfig, holdout: Holdout | None) -> tuple[EvalSet, EvalConfig]:
@@ -349,7 +369,8 @@ class LoggedEvaluation:
         """Have the conversations, and judge them. Those of a live agent are kept, and those that an earlier run had are not had again."""
         planned, store = self._evaluation, None
         if self._ledger and not planned.recording:
-            store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config)
+            world = planned.replay.key if planned.replay else ""
+            store = ConversationCache(self._ledger, self._logged.run.run_id, planned.executor.agent.name, planned.config, world)
         engine = self._engine_of(planned, self._parts) if self._engine_of and self._parts else None
         started = time.monotonic()
 

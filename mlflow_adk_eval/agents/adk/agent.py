@@ -21,7 +21,7 @@ import os
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -30,6 +30,7 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
+from mlflow_adk_eval.agents.adk.replay import AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnRecord, model_call, plain, turn_invocation
@@ -137,6 +138,7 @@ class AdkAgent:
                 state=copy.deepcopy(given.state) if given else {},
             )
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
+            session.world = AdkWorld(tools.world, lambda: session.record) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
             for noted in ("before_run", "before_model", "after_model", "on_model_error", "before_tool", "after_tool", "on_tool_error"):
                 setattr(plugin, f"{noted}_callback", getattr(recorder, noted))
@@ -191,6 +193,8 @@ class AdkSession:
     turns: int = 0
     cut_off: BaseException | None = None
     """What cancelled a tool; ``None`` once something has come after it."""
+    world: AdkWorld | None = None
+    """What replays or records its calls; ``None``: they are real."""
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the agent a message; a turn that fails is kept with the events it had."""
@@ -198,7 +202,8 @@ class AdkSession:
         self.turns += 1
         error = ""
         try:
-            with foreign_code("the agent"):  # where nobody has cancelled us, tools that lose their connection may be
+            # Where nobody has cancelled us, tools that lose their connection may be.
+            with foreign_code("the agent"), self.world.entered() if self.world else nullcontext():
                 await self._run(user)
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
@@ -267,6 +272,8 @@ class _CallRecorder:
         record = self.session.record
         record.requests.setdefault(callback_context.agent_name, llm_request)
         record.begin(_key(callback_context), record.model)
+        if self.session.world:
+            self.session.world.prepare(callback_context._invocation_context.agent, llm_request)  # noqa: SLF001 - ADK has no other way
         # Sent again as ADK's own evaluation does, unless the agent says how: a busy provider is no fault of the agent.
         config = llm_request.config
         options = config.http_options = config.http_options or types.HttpOptions()
@@ -284,7 +291,10 @@ class _CallRecorder:
     async def before_tool(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
         record = self.session.record
         record.begin(tool_context.function_call_id, record.tool)
-        return await self.tools.answer(tool.name, tool_args) if self.tools else None
+        answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
+        if answered is None and self.session.world:
+            return await self.session.world.answer(tool, tool_context.agent_name, tool_args, tool_context)
+        return answered
 
     async def after_tool(self, *, tool_context: Any, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)

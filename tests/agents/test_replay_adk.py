@@ -1,0 +1,171 @@
+"""Real ADK agents whose world is recorded once and then replayed: equal turns, and nothing real is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.adk.agents import LlmAgent
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.long_running_tool import LongRunningFunctionTool
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
+from mlflow_adk_eval.agents.recordings import Recording, recording_of_report
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
+from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runner.evaluation import Options, run
+from tests.agents.scripted import Scripted, call, case_of, results, text, user_text
+
+
+@dataclass
+class Office:
+    """A travel office: everything that agents may call, and a count of real calls."""
+
+    called: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    prices: dict[str, int] = field(default_factory=lambda: {"Rome": 100, "Oslo": 200})
+
+    def agent(self, *, polite: bool = False) -> LlmAgent:
+        def search(city: str, request_id: str, tool_context: ToolContext) -> list[int]:
+            """Return prices."""
+            self.called.append(f"search {city}")
+            tool_context.state["searches"] = tool_context.state.get("searches", 0) + 1
+            self.prices[city] += 1
+            return [self.prices[city]]
+
+        async def book(city: str, tool_context: ToolContext) -> dict[str, Any]:
+            """Book, and save the ticket."""
+            self.called.append(f"book {city}")
+            version = await tool_context.save_artifact(
+                f"{city}.txt", types.Part.from_bytes(data=b"\x00\xff ticket", mime_type="text/plain")
+            )
+            return {"booked": city, "version": version}
+
+        def broken(city: str) -> str:
+            """Fail."""
+            self.called.append("broken")
+            raise ConnectionRefusedError(f"{city} is away")
+
+        def approve(city: str) -> None:
+            """Wait for somebody."""
+            self.called.append("approve")
+
+        def weather(city: str) -> dict[str, Any]:
+            """Ask a service."""
+            self.called.append("weather")
+            return {"sunny": city}
+
+        async def forgiving(tool: Any, args: dict[str, Any], tool_context: ToolContext, error: Exception) -> dict[str, Any]:
+            return {"error": type(error).__name__, "said": str(error)}
+
+        def asked(name: str, script: Any) -> Scripted:
+            def counted(request: LlmRequest) -> Any:
+                self.asked.append(name)
+                return script(request)
+
+            return Scripted(script=counted)
+
+        def root(request: LlmRequest) -> Any:
+            found = results(request)
+            said = user_text(request)
+            if not found:
+                if said.startswith("transfer"):
+                    return [call("transfer_to_agent", agent_name="helper")]
+                city = said.split()[-1]
+                signed = types.Part(
+                    function_call=types.FunctionCall(name="search", args={"city": city, "request_id": said}), thought_signature=b"\x00\xffs"
+                )
+                return [
+                    signed,
+                    call("book", city=city),
+                    call("broken", city=city),
+                    call("approve", city=city),
+                    call("forecaster", request=city),
+                ]
+            return text(str(found))
+
+        def inner(request: LlmRequest) -> Any:
+            found = results(request)
+            return text(f"inner {found}") if found else [call("weather", city=user_text(request))]
+
+        forecaster = LlmAgent(name="forecaster", model=asked("forecaster", inner), tools=[weather])
+        helper = LlmAgent(name="helper", model=asked("helper", inner), tools=[weather])
+
+        def politely(callback_context: Any, llm_request: LlmRequest) -> LlmResponse | None:
+            llm_request.append_instructions(["Be polite."])
+            return None
+
+        return LlmAgent(
+            name="office",
+            model=asked("office", root),
+            tools=[search, book, broken, LongRunningFunctionTool(approve), AgentTool(forecaster)],
+            sub_agents=[helper],
+            on_tool_error_callback=forgiving,
+            before_model_callback=politely if polite else None,
+        )
+
+
+def evaluated(
+    agent: LlmAgent,
+    cases: EvalCase | tuple[EvalCase, ...],
+    *,
+    replay: Recording | Report | None = None,
+    ignore: tuple[str, ...] = (),
+    **options: Any,
+) -> Report:
+    listed = cases if isinstance(cases, tuple) else (cases,)
+    config = parse_config({"criteria": {"tool_trajectory_avg_score": 0.0}, "replay": {"ignore": list(ignore)}}, "config")
+    source = recording_of_report(replay) if isinstance(replay, Report) else replay
+    return run(EvalSet(eval_set_id="s", eval_cases=listed), load_adk_agent(agent), config, Options(replay=source, **options))
+
+
+def told(report: Report) -> list[Any]:
+    """What the agent did, without times and ids."""
+    turns = []
+    for case in report.cases:
+        for turn in case.actual:
+            events = [event.content.model_dump(exclude_none=True) for event in turn.intermediate_data.invocation_events if event.content]
+            for event in events:
+                for part in event["parts"]:
+                    for kind in ("function_call", "function_response"):
+                        part.get(kind, {}).pop("id", None)
+            turns.append((case.eval_id, turn.final_text, events))
+        turns.append((case.conversation.session_state, case.error))
+    return turns
+
+
+CASE = case_of("fly to Rome", "fly to Rome", "transfer to Oslo", "fly to Oslo")
+
+
+def test_a_recorded_world_is_replayed_and_nothing_real_is_called() -> None:
+    office = Office()
+    live = evaluated(office.agent(), CASE, record=True)
+    assert live.world is not None
+    assert live.world.tools == "record"
+    assert office.called.count("weather") == 4
+    again = Office()
+    replayed = evaluated(again.agent(), CASE, replay=live)
+    assert not again.called
+    assert again.asked == office.asked
+    assert told(replayed) == told(live)
+    assert replayed.world is not None
+    assert replayed.world.digest == live.world.digest
+    assert {one.kind for case in replayed.cases for one in case.conversation.injections} == {"replayed"}
+
+
+def test_models_are_replayed_where_the_request_is_the_same() -> None:
+    office = Office()
+    live = evaluated(office.agent(), CASE, record=True)
+    unchanged, polite = Office(), Office()
+    replayed = evaluated(unchanged.agent(), CASE, replay=live, replay_models=True)
+    assert not unchanged.asked
+    assert told(replayed) == told(live)
+    changed = evaluated(polite.agent(polite=True), CASE, replay=live, replay_models=True)
+    assert polite.asked.count("office") == 5
+    assert not polite.called
+    assert told(changed) == told(live)
