@@ -30,9 +30,10 @@ from mlflow_adk_eval.agents.conversation import chat_messages, converse, describ
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
 from mlflow_adk_eval.agents.recordings import plain_state
 from mlflow_adk_eval.agents.replay import changed, error_of, raised_of
-from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of, plain
+from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of
 from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall
+from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -33,9 +33,10 @@ from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.replay import AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
-from mlflow_adk_eval.agents.turns import TurnRecord, model_call, plain, turn_invocation
+from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.events import model_call, plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.runtime import require_extra
 

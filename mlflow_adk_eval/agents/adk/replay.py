@@ -18,8 +18,9 @@ from typing import Any
 
 from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.replay import CaseWorld, changed, error_of, raised_of
-from mlflow_adk_eval.agents.turns import TurnRecord, plain
+from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedModelCall
+from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Json
 
 _ADKS_OWN = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.agents.traces.spans import ModelCall, Span, Trace, TracedTurn, decoded, error_of, model_call, spent, unreadable
-from mlflow_adk_eval.agents.turns import TurnEvent, is_busy, object_of, split_answer
+from mlflow_adk_eval.agents.turns import TurnEvent, is_busy, object_of
 from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.evalset.events import split_answer
 from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
