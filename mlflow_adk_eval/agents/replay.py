@@ -3,13 +3,14 @@
 A `Replay` is made once per evaluation. It finds recorded calls by their arguments, and it keeps those that are made while a world is recorded.
 `CaseWorld` is its side of one conversation. The agent's session asks it before each call (`find`), and tells it of the calls that were made
 after all (`keep`). What answers is decided by the call alone: the same tool and arguments, in the same case if that is recorded, then in any.
-Of several such calls, that of the same run, and then the nearest place in the conversation, counts; each answers once, as long as there are more.
+Of several such calls in a conversation, the nearest turn counts, and a later answer is never followed by an earlier one.
 """
 
 from __future__ import annotations
 
 import builtins
 import hashlib
+import json
 import re
 import sys
 import threading
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 from mlflow_adk_eval.agents.protocol import Tools
 from mlflow_adk_eval.agents.recordings import Recording, dumps_recording
 from mlflow_adk_eval.criteria.alignment import differences
-from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, shown
+from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset.conversation import (
     Conversation,
     Injection,
@@ -32,13 +33,13 @@ from mlflow_adk_eval.evalset.conversation import (
 from mlflow_adk_eval.evalset.models import Json, canonical_json, mapped
 from mlflow_adk_eval.evalset.world import ToolsMode, World, without_turns, world_digest
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.text import few
+from mlflow_adk_eval.text import beginning, few
 
 C = TypeVar("C", RecordedCall, RecordedModelCall)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
-_MAX_NAMED = 3
-_Known = tuple[int, int, C]
-"""The run that a call is from, its place in that conversation, and the call."""
+_MAX_NAMED, _LONGEST_ARGS = 3, 200
+_Known = tuple[int, C]
+"""The run that a call is from, and the call."""
 
 
 class UnrecordedError(AgentError):
@@ -81,11 +82,11 @@ class Replay:
             runs[:] = [run if run.calls else _with_calls(run) for run in runs]
             for index, run in enumerate(runs):
                 self.listings |= run.listings
-                for place, call in enumerate(run.calls):
-                    self._calls.setdefault((call.tool, self._key(call.args)), {}).setdefault(eval_id, []).append((index, place, call))
+                for call in run.calls:
+                    self._calls.setdefault((call.tool, self._key(call.args)), {}).setdefault(eval_id, []).append((index, call))
                     self._by_tool.setdefault(call.tool, []).append((eval_id, call.args))
-                for place, answer in enumerate(run.model_calls):
-                    self._answers.setdefault((answer.agent, answer.request), {}).setdefault(eval_id, []).append((index, place, answer))
+                for answer in run.model_calls:
+                    self._answers.setdefault((answer.agent, answer.request), {}).setdefault(eval_id, []).append((index, answer))
         self.key = f"{self.tools} {self.models} {self.world().digest}"
         """What conversations depend on, so that those in another world are not taken for ones in this."""
         if source is not None and not (self._calls or self._answers):
@@ -140,7 +141,7 @@ class Replay:
 
     def unrecorded(self, eval_id: str, tool: str, args: Mapping[str, Any]) -> UnrecordedError:
         """Return the error that a call was never recorded, with what is nearest to it."""
-        call = f"{tool}({shown(dict(args))})"
+        call = f"{tool}({redacted(beginning(json.dumps(args, ensure_ascii=False), _LONGEST_ARGS), self._secrets)})"
         known = self._by_tool.get(tool)
         if not known:
             hint = did_you_mean(tool, self._by_tool) or f"recorded are {', '.join(few(sorted(self._by_tool), limit=_MAX_NAMED))}"
@@ -200,7 +201,8 @@ class CaseWorld:
     model_calls: list[RecordedModelCall] = field(default_factory=list[RecordedModelCall])
     listings: dict[str, tuple[Json, ...]] = field(default_factory=dict[str, tuple[Json, ...]])
     _done: list[Injection] = field(default_factory=list[Injection])
-    _used: set[int] = field(default_factory=set[int])
+    _last: dict[int, int] = field(default_factory=dict[int, int])
+    """Which of several recorded calls with the same arguments has answered last."""
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -270,16 +272,17 @@ class CaseWorld:
             return found
 
     def _nearest(self, known: Mapping[str, list[_Known[C]]]) -> C | None:
+        """Return the call that answers next: the nearest in the conversation of those that have not answered yet, and never an earlier one."""
         candidates = known.get(self.eval_id) or next(iter(known.values()), None)
         if not candidates:
             return None
-        runs = {run for run, _, _ in candidates}
+        runs = {run for run, _ in candidates}
         mine = self.run_index if self.run_index in runs else min(runs)
-        candidates = [one for one in candidates if one[0] == mine]
-        unused = [one for one in candidates if id(one[2]) not in self._used]
-        _, _, found = min(unused or reversed(candidates), key=lambda one: abs(one[2].turn - self.turn))
-        self._used.add(id(found))
-        return found
+        last = self._last.get(id(candidates), -1)
+        later = [index for index, (run, _) in enumerate(candidates) if run == mine and index > last]
+        chosen = min(later, key=lambda index: abs(candidates[index][1].turn - self.turn), default=last)
+        self._last[id(candidates)] = chosen
+        return candidates[chosen][1]
 
 
 def error_of(error: BaseException) -> RecordedError:

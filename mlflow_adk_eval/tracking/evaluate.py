@@ -58,7 +58,7 @@ from mlflow_adk_eval.tracking.agent_versions import short_label
 from mlflow_adk_eval.tracking.anchoring import judge_again
 from mlflow_adk_eval.tracking.bundle import AGENT_CHANGED, Bundle, dataset_of
 from mlflow_adk_eval.tracking.client import connect, run_named
-from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run
+from mlflow_adk_eval.tracking.earlier_runs import EarlierRun, earlier_run, failed_cases, recording_of_run, world_of_run
 from mlflow_adk_eval.tracking.logged_run import LoggedRun, RunTarget, users_run
 from mlflow_adk_eval.tracking.storable import StoreCleaner
 from mlflow_adk_eval.tracking.until_decided import Rounds
@@ -224,14 +224,14 @@ def _prepared(
 
 
 def replay_source(given: Any, uri: str | None) -> Recording | None:
-    """Return the recording to replay: of a run, a recording, traces, or a world."""
-    if given is None or isinstance(given, Recording):
-        return given
+    """Return what is to answer an agent's calls: what a run, a recording, traces or a world hold of them."""
+    if given is None:
+        return None
     if (earlier := run_named(given, uri)) is not None:
-        return recording_of_run(earlier, uri)
+        return world_of_run(earlier, uri)
     found = resolve_agent(given) if is_traces(given) else load_recording(given)
     if not isinstance(found, Recording):
-        raise UsageError(f"replay={shown(given)}: wanted a run, a recording or traces of MLflow")
+        raise UsageError(f"replay={shown(given)}: wanted a run, a recording, traces of MLflow or a world.json")
     return found
 
 
