@@ -29,7 +29,7 @@ BUDGET = Path(__file__).with_name("house.json")
 ROOT = Path(__file__).parents[1]
 FOREIGN: dict[str, frozenset[str]] = {
     "shapes/answers.py": frozenset({"to_dict"}),  # messages and responses of MLflow
-    "agents/adk/agent.py": frozenset({"app", "name"}),  # modules and agents of google-adk
+    "agents/adk/agent.py": frozenset({"app", "include_plugins", "name"}),  # modules, agents and tools of google-adk
     "agents/adk/modules.py": frozenset({"agent"}),  # modules
     "agents/functions.py": frozenset({"__call__"}),  # the user's functions
     "agents/scenarios.py": frozenset({"description", "name", "tools"}),  # agents and tools of google-adk

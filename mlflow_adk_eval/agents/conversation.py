@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, Tools, Turn, User
+from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Tools, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
 from mlflow_adk_eval.agents.replay import Replay
 from mlflow_adk_eval.agents.tool_environment import tool_environment
@@ -179,6 +179,7 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         unfinished=progress.unfinished,
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
+        inner_calls=tuple(progress.session.inner_calls) if isinstance(progress.session, SeesInnerCalls) else None,
         calls=tuple(world.calls) if world else (),
         model_calls=tuple(world.model_calls) if world else (),
         listings=world.listings if world else {},

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, InnerCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 
 if TYPE_CHECKING:
@@ -79,6 +79,16 @@ class AgentSession(Protocol):
 
     async def state(self) -> Json | None:
         """Return the state of the session, without what is the framework's own."""
+        ...
+
+
+@runtime_checkable
+class SeesInnerCalls(Protocol):
+    """A session that knows which tools are called by agents that are tools."""
+
+    @property
+    def inner_calls(self) -> Sequence[InnerCall]:
+        """Those of all turns so far, in the order in which they began."""
         ...
 
 

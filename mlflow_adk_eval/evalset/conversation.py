@@ -93,6 +93,21 @@ class Injection(Model, extra="forbid"):
         return f"injected {self.kind}" + (f" after {self.latency_s:g} s" if self.latency_s else "")
 
 
+class InnerCall(Model, extra="forbid"):
+    """A tool call of an agent that is itself a tool. The events of a turn report only calls from outside of such agents."""
+
+    turn: int
+    """Counted from 0."""
+    after: int
+    """How many calls of the turn's events it came after."""
+    agent: str = ""
+    """Which agent called."""
+    tool: str
+    args: Json = Field(default_factory=dict)
+    unseen: bool = False
+    """Whether it is the call of an agent whose own calls could not be seen."""
+
+
 class RecordedError(Model, extra="forbid"):
     """What a tool or a model raised."""
 
@@ -150,6 +165,8 @@ class Conversation:
     """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed, in order."""
+    inner_calls: tuple[InnerCall, ...] | None = None
+    """The tool calls of agents that are tools, in the order in which they began; ``None``: not known."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
     calls: tuple[RecordedCall, ...] = ()
@@ -170,14 +187,16 @@ class ConversationOutcome(Model):
     ending: Ending | None = None
     """Absent where no user was simulated."""
     injections: tuple[Injection, ...] = ()
+    inner_calls: tuple[InnerCall, ...] | None = None
+    """Absent where they are not known."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
 
 
 def outcome_of(conversation: Any) -> dict[str, Any]:
     """Return the fields of a `ConversationOutcome` that say something, from anything that has them, such as a `Conversation`."""
-    found = {name: getattr(conversation, name) for name in ConversationOutcome.model_fields}
-    return {name: value for name, value in found.items() if value}
+    found = {name: (getattr(conversation, name), field.default) for name, field in ConversationOutcome.model_fields.items()}
+    return {name: value for name, (value, silent) in found.items() if value != silent}
 
 
 class Turns(Protocol):

@@ -35,7 +35,7 @@ from mlflow_adk_eval.agents.conversation import converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall
 from mlflow_adk_eval.evalset.events import model_call, plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.runtime import require_extra
@@ -192,6 +192,7 @@ class AdkSession:
     """Those of the turn that is under way, or was the last one."""
     record: TurnRecord = field(default_factory=TurnRecord)
     turns: int = 0
+    inner_calls: list[InnerCall] = field(default_factory=list[InnerCall])
     cut_off: BaseException | None = None
     """What cancelled a tool; ``None`` once something has come after it."""
     world: AdkWorld | None = None
@@ -292,6 +293,12 @@ class _CallRecorder:
     async def before_tool(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
         record = self.session.record
         record.begin(tool_context.function_call_id, record.tool)
+        unseen = getattr(tool, "include_plugins", True) is False  # of an agent that is a tool: then it runs without this plugin
+        if unseen or tool_context.invocation_id != record.invocation_id:
+            contents = [event.content for event in self.session.events if event.content]
+            after = sum(part.function_call is not None for content in contents for part in content.parts or ())
+            where: Json = {"turn": self.session.turns - 1, "after": after, "agent": tool_context.agent_name, "unseen": unseen}
+            self.session.inner_calls.append(InnerCall(tool=tool.name, args=plain(tool_args), **where))
         answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
         if answered is None and self.session.world:
             return await self.session.world.answer(tool, tool_context.agent_name, tool_args, tool_context)

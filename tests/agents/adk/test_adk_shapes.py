@@ -20,7 +20,7 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import Invocation
 from tests.agents.adk.gemini_models import gemini_scripts
@@ -218,6 +218,16 @@ def test_an_agent_as_a_tool(cast: Cast) -> None:
     ], "what the inner agent said is in its result, and what it cost is not lost"
     assert agents(turn) == {"front": (agents(turn)["front"][0], ["expert"]), "expert": ("Look.", ["weather"])}
     assert played.session_state == {"sky": "clear"}
+    inner = InnerCall(turn=0, after=1, agent="expert", tool="weather", args={"city": "Bern"})
+    assert played.inner_calls == (inner,), "whose place is after the call of the agent"
+
+
+@pytest.mark.needs("google-adk", "2.13")
+def test_an_agent_as_a_tool_that_no_plugin_sees() -> None:
+    expert = llm(uses("weather", city="Bern"), name="expert", tools=[weather])
+    front = llm(uses("expert", request="Bern?"), name="front", tools=[AgentTool(agent=expert, include_plugins=False)])
+    unseen = InnerCall(turn=0, after=1, agent="front", tool="expert", args={"request": "Bern?"}, unseen=True)
+    assert play(front, case_of("go")).inner_calls == (unseen,)
 
 
 def test_one_agent_as_a_tool_twice_at_the_same_time(cast: Cast) -> None:

@@ -28,7 +28,7 @@ from mlflow_adk_eval.agents.recordings import (
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import EvalSetError, UsageError
-from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, Origin, RecordedRun
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, InnerCall, Origin, RecordedRun
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.ledger import CallCache, StartedRun
 from mlflow_adk_eval.report.adk_result import result_of
@@ -79,6 +79,8 @@ def courses() -> st.SearchStrategy[dict[str, Any]]:
         latency_s=seconds,
         call_index=st.none() | st.integers(0, 2),
     )
+    where = {"turn": st.integers(0, 3), "after": st.integers(0, 2), "agent": texts(), "tool": texts(), "args": objects()}
+    inner = st.fixed_dictionaries(where | {"unseen": st.booleans()}).map(lambda given: InnerCall(**given))
     return st.fixed_dictionaries(
         {
             "session_state": st.none() | objects(),
@@ -86,6 +88,7 @@ def courses() -> st.SearchStrategy[dict[str, Any]]:
             "unfinished": st.booleans(),
             "ending": st.none() | ending,
             "injections": st.lists(injection, max_size=2).map(tuple),
+            "inner_calls": st.none() | st.lists(inner, max_size=2).map(tuple),
         }
     )
 
