@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from google.adk.agents import LlmAgent
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
@@ -156,6 +157,24 @@ def test_a_recorded_world_is_replayed_and_nothing_real_is_called() -> None:
     assert replayed.world is not None
     assert replayed.world.digest == live.world.digest
     assert {one.kind for case in replayed.cases for one in case.conversation.injections} == {"replayed"}
+    inner = [case.conversation.inner_calls for case in (*live.cases, *replayed.cases)]
+    assert inner[0] == inner[1]
+    assert [one.tool for one in inner[0] or ()] == ["weather"] * 2
+
+
+@pytest.mark.needs("google-adk", "2.13")
+def test_an_agent_that_no_plugin_sees_is_replayed_as_a_whole() -> None:
+    office, again = Office(), Office()
+    first, second = (one.agent() for one in (office, again))
+    for agent in (first, second):
+        next(tool for tool in agent.tools if isinstance(tool, AgentTool)).include_plugins = False
+    live = evaluated(first, CASE, record=True)
+    assert office.called.count("weather") == 4
+    replayed = evaluated(second, CASE, replay=live)
+    assert not again.called, "its own tools would not be replayed"
+    assert told(replayed) == told(live)
+    for (case,) in (live.cases, replayed.cases):
+        assert [(one.tool, one.unseen) for one in case.conversation.inner_calls or ()] == [("forecaster", True)] * 2
 
 
 def test_models_are_replayed_where_the_request_is_the_same() -> None:

@@ -67,19 +67,24 @@ class AdkWorld:
             agent.model = model
 
     def _is_real(self, tool: Any) -> bool:
-        """Whether a tool runs as it is: it is prepared, or ADK's own, or an agent whose calls are known, so that it is these that are replayed."""
+        """Whether a tool runs as it is: it is prepared, or ADK's own, or an agent whose calls are seen and known, so that it is these that are replayed."""
         from google.adk.tools.agent_tool import AgentTool  # noqa: PLC0415 - an extra
 
-        inner = isinstance(tool, AgentTool) and (self.world.replay.knows_inner or self.world.replay.record)
+        seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True)
+        inner = seen and (self.world.replay.knows_inner or self.world.replay.record)
         return inner or getattr(tool, _OURS, False) or (tool.name in _ADKS_OWN and type(tool).__module__.startswith("google.adk."))
 
     def _asking(self, tool: Any, agent: str) -> Any:
+        from google.adk.tools.agent_tool import AgentTool  # noqa: PLC0415 - an extra
+
         asking = copy.copy(tool)
 
         async def run_async(*, args: Json, tool_context: Any) -> Any:
             return await self.call(tool, agent, args, tool_context)
 
         asking.run_async = run_async
+        if isinstance(tool, AgentTool):
+            asking.include_plugins = False  # then no plugin sees what the agent calls, and this one says so
         setattr(asking, _OURS, True)
         return asking
 
