@@ -41,7 +41,7 @@ def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
     named = dict.fromkeys(tool.tool_name for settings in environments for tool in settings.tool_simulation_configs)
     if not named:
         return ()
-    injected = {injection.tool for case in cases for injection in case.conversation.injections}
+    injected = {injection.tool for case in cases for injection in case.injections}
     known = set(injected)
     for turn in (turn for case in cases for turn in case.actual):
         known |= {call.name for call in turn.tool_calls if call.name}

@@ -18,11 +18,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mlflow_adk_eval.analysis.stats import Interval, mean_interval
-from mlflow_adk_eval.evalset.conversation import Ending, EndReason, Injection, InjectionKind
+from mlflow_adk_eval.evalset.conversation import REPLAYED, Ending, EndReason, Injection, InjectionKind
+from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import Verdict, reaches
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
+from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runs.replays import Replays, replays_of
 from mlflow_adk_eval.text import counted, format_number
 
 _KINDS: dict[InjectionKind, str] = {"error": "error", "response": "response", "latency": "delay"}
@@ -164,13 +167,33 @@ def circumstances(courses: Iterable[HasCourse], judging: JudgeUsage | None = Non
     injections: list[Injection] = []
     for course in courses:
         endings += [course.ending] if course.ending else []
-        injections += course.injections
+        injections += (injection for injection in course.injections if injection.kind not in REPLAYED)
     return {
         **({"Endings": format_endings(endings)} if endings else {}),
         **({"Tool environment": format_injections(injections)} if injections else {}),
         **({"Simulated users": format_user_usage(simulating)} if simulating else {}),
         **({"Judges": format_judge_usage(judging)} if judging else {}),
     }
+
+
+def circumstances_of(report: Report) -> dict[str, str]:
+    """Return the `circumstances` of an evaluation, and how much of it a recording answered."""
+    replayed = {"Recordings": format_replays(report.world, replays_of(report))} if report.world else {}
+    return replayed | circumstances(report.cases.courses(), report.judging, report.simulating)
+
+
+def format_replays(world: World, found: Replays) -> str:
+    """Return how much a recording answered, or that one was made.
+
+    >>> format_replays(World(tools="record", digest=f"sha256:{'a' * 64}"), Replays(calls=3))
+    'Recorded: 3 tool calls, as sha256:aaaaaaaaaaaa…'
+    """
+    did = (
+        f"Recorded: {counted(found.calls, 'tool call')}, as"
+        if world.tools == "record"
+        else f"Replayed: {found.tools}, {found.models}, from"
+    )
+    return f"{did} {world.digest[:19]}…" + (", others made and added" if world.tools == "live" else "")
 
 
 def format_endings(endings: Sequence[Ending]) -> str:

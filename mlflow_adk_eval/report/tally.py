@@ -78,7 +78,7 @@ def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
         scores=scores,
         case=case,
         ending=result.conversation.ending,
-        injections=result.conversation.injections,
+        injections=result.injections,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 
+from mlflow_adk_eval.evalset.conversation import REPLAYED
 from mlflow_adk_eval.text import format_number
 
 if TYPE_CHECKING:
@@ -400,7 +401,7 @@ class CaseResult:
     @property
     def injections(self) -> tuple[Injection, ...]:
         """The tool calls that the tool environment answered or delayed."""
-        return self.conversation.injections
+        return tuple(injection for injection in self.conversation.injections if injection.kind not in REPLAYED)
 
     @property
     def turns(self) -> int:

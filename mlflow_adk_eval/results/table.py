@@ -92,7 +92,7 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
     columns = [*LEAD, *CONTENT]
     for name in criteria:
         columns += (*columns_of(name), *([f"{name}/case_score"] if name in own_scores else []))
-    present = any(case.conversation.injections for case in cases), any(case.conversation.ending for case in cases)
+    present = any(case.injections for case in cases), any(case.conversation.ending for case in cases)
     course = [name for name, there in zip(COURSE, present, strict=True) if there]
     rows = tuple(row for case in cases for row in _rows(case, criteria, own_scores, course))
     return Table((*columns, *TAIL, *course), rows)
@@ -127,7 +127,7 @@ def _rows(case: CaseResult, criteria: Sequence[str], own_scores: Container[str],
             row += (cell.score if isinstance(cell, Scored) else None, cell and status_of(cell), cell and explanation_of(cell))
             if name in own_scores:
                 row.append(result.score if result and index == turns - 1 else None)
-        here = "; ".join(f"{injection.tool}: {injection}" for injection in conversation.injections if injection.invocation_index == index)
+        here = "; ".join(f"{injection.tool}: {injection}" for injection in case.injections if injection.invocation_index == index)
         ending = str(conversation.ending) if conversation.ending and index == turns - 1 else None
         happened = {"injected": here or None, "ending": ending}
         yield (*row, error, case.eval_id, case.run_index, index, *(happened[name] for name in course))

@@ -10,7 +10,7 @@ The run is read part by part, so that no more is in memory than a decision needs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 from pydantic import TypeAdapter
@@ -19,12 +19,14 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, pars
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
+from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.sequence import SEQUENCE, UntilDecided, read_sequence
 from mlflow_adk_eval.runs.checked_cells import TableReader
 from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, Manifest, contradictions, key_of_criterion, state_problems
 from mlflow_adk_eval.runs.parts import ACTUAL, CASES, VOTES
+from mlflow_adk_eval.runs.replays import replay_problems
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun, open_run
 from mlflow_adk_eval.text import Few
 
@@ -80,7 +82,11 @@ def examine(evidence: Evidence) -> ExaminedRun:
     cases = StoredCases(reading.columns, reading.run)
     evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
     report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
-    problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
+    report = replace(report, world=reading.world)
+    try:
+        problems += [*contradictions(evidence, report), *replay_problems(evidence.params, report), *reading.table.unvoted.named]
+    except InputError as error:  # of a conversation, which nobody else looks into
+        return ExaminedRun(evidence=evidence, problems=(*problems, f"{error.source} cannot be read: {error.problems[0]}"))
     return ReadableRun(
         evidence=evidence,
         problems=tuple(problems),
@@ -112,6 +118,8 @@ class _Reading:
         self.until_decided: UntilDecided | None = None
         if SEQUENCE in evidence.artifacts:
             self.until_decided = read_sequence(evidence.artifacts[SEQUENCE], f"{FOLDER}/{SEQUENCE}")
+        world = evidence.artifacts.get(WORLD_FILE)
+        self.world = None if world is None else parse_world(world, f"{FOLDER}/{WORLD_FILE}")
         self._left = dict(self.until_decided.left) if self.until_decided else {}
         self._judged = list(judged_criteria(self.config))
         self.digest = SetDigest(self.config.surroundings_of)

@@ -30,10 +30,6 @@ AGENT_MODELS = "adk_eval.agent.models"
 """The parameter that lists the models that the agent names, separated by `` | ``."""
 UNTIL_DECIDED = "adk_eval.until_decided"
 """The parameter of a run that evaluated until it was decided: how many of the cases it has."""
-WORLD, REPLAY, WORLD_RUN = "adk_eval.world", "adk_eval.replay", "adk_eval.world_run"
-"""The parameters that hold the digest of the world that a run met, how it used that (``strict, models``), and which run holds its calls."""
-HERE = "this run"
-"""The value of `WORLD_RUN` of a run that holds them itself."""
 _LONGEST = 200
 _PRECISION = 1e-9
 _DIGITS = 7

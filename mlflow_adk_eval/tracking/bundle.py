@@ -57,11 +57,7 @@ from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
 from mlflow_adk_eval.runs.manifest import (
     AGENT_MODELS,
     FOLDER,
-    HERE,
-    REPLAY,
     UNTIL_DECIDED,
-    WORLD,
-    WORLD_RUN,
     Evidence,
     key_of_criterion,
     recomputed_metrics,
@@ -69,6 +65,7 @@ from mlflow_adk_eval.runs.manifest import (
     sha256,
 )
 from mlflow_adk_eval.runs.parts import SCHEMA
+from mlflow_adk_eval.runs.replays import HERE, REPLAY, WORLD, WORLD_RUN
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.tracking.storable import (
     LONGEST_DIGEST,

@@ -39,7 +39,8 @@ from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
 from mlflow_adk_eval.runner.keywords import TraceLimit
 from mlflow_adk_eval.runs.collect import InParts
-from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, HERE, WORLD, WORLD_RUN, key_of_criterion
+from mlflow_adk_eval.runs.manifest import FAILED_OF, FOLDER, key_of_criterion
+from mlflow_adk_eval.runs.replays import HERE, WORLD, WORLD_RUN
 from mlflow_adk_eval.runtime import user_name
 from mlflow_adk_eval.signing.identities import IdentitySigner, load_attester
 from mlflow_adk_eval.signing.keys import Signer

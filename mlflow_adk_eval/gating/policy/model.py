@@ -410,6 +410,21 @@ class AttestationPin(_Part):
         return " or ".join([*(["a key"] if self.keys else []), *(["an identity"] if self.identities else [])])
 
 
+class ReplayPin(_Part):
+    """What may have been answered from a recording, and what must."""
+
+    tools: Literal["strict", "never"] | None = _optional(
+        "strict: every tool call was answered from a recording, in strict mode; never: none was. Default: either."
+    )
+    models: Literal["always", "never"] | None = _optional(
+        "always: every answer of the agent's models was replayed; never: none was. Default: either."
+    )
+
+    def _contradictions(self) -> Iterator[PydanticCustomError]:
+        if self.tools is None and self.models is None:
+            yield _unwanted("neither tools nor models", "at least one of tools and models")
+
+
 class BaselineSource(_Part):
     """What the run is compared with: the version that holds an alias, a version, or a run."""
 
@@ -488,6 +503,7 @@ class Policy(_Part):
     config: ConfigPin | None = None
     judge: JudgePin | None = None
     attestation: AttestationPin | None = None
+    replay: ReplayPin | None = None
     min_cases: Count = Field(
         default=1, description="The least number of distinct cases that are not waived, in the run and for each rule on all cases."
     )

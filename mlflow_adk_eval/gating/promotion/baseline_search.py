@@ -281,6 +281,7 @@ class BaselineSearch:
                 eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
                 config_pinned=bool(self.policy.config and self.policy.config.digest),
                 holdout=self.policy.holdout,
+                world=candidate.report.world,
             )
             try:
                 made = self.reevaluate(request)

@@ -15,6 +15,7 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
 from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.drift import JudgeDrift
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy, format_age
@@ -29,7 +30,7 @@ from mlflow_adk_eval.text import few
 
 _NO_MATTER = frozenset({"threshold", "parallelism_limit"})
 """Settings that change no score: both runs are held to the thresholds of the candidate's."""
-_CONDITIONS = ("user_simulator_config", "environment_simulation_config", "case_environments")
+_CONDITIONS = ("user_simulator_config", "environment_simulation_config", "case_environments", "replay")
 """What a config says of the world that an agent is in."""
 
 
@@ -70,6 +71,8 @@ class ReevaluationRequest:
     """The same of `config`."""
     holdout: Holdout | None = None
     """The cases that the policy holds out, which are no part of `eval_set`."""
+    world: World | None = None
+    """What answered the candidate's calls; ``None``: its own tools did."""
 
 
 Reevaluate = Callable[[ReevaluationRequest], str]
@@ -110,6 +113,10 @@ def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator
     for name in _CONDITIONS:
         if getattr(new, name) != getattr(old, name) and (simulated or name != "user_simulator_config"):
             yield f"ran under different conditions: its config has another {name}"
+    here, there = (run.report.world.digest if run.report.world else "" for run in (candidate, baseline))
+    if here != there:
+        met = [f"the world {digest[:19]}…" if digest else "no recorded world" for digest in (there, here)]
+        yield f"met {met[0]}, but the candidate met {met[1]}: evaluate both with --replay of the same source, or let --reevaluate do it"
     if simulated:
         yield from _other_params(candidate, baseline, ["adk_eval.user_simulator.model"], "had different simulated users")
         prompts = [key for key in candidate.evidence.params if key.startswith("adk_eval.prompt.user_simulator")]

@@ -21,7 +21,7 @@ from mlflow_adk_eval.errors import nearest
 from mlflow_adk_eval.gating.attestation import attestation_problems, attested_end
 from mlflow_adk_eval.gating.calibration import CheckedCalibration
 from mlflow_adk_eval.gating.drift import JudgeDrift
-from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, format_age
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, ConfigPin, Policy, ReplayPin, format_age
 from mlflow_adk_eval.gating.rules.apply import apply_rules
 from mlflow_adk_eval.gating.rules.attempts import Attempt, spent
 from mlflow_adk_eval.gating.rules.checks import (
@@ -42,6 +42,7 @@ from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.manifest import FAILED_OF
+from mlflow_adk_eval.runs.replays import replays_of
 from mlflow_adk_eval.text import counted, few
 
 UNSCORED = "the cases that the policy holds out are scored only by promote, if everything else passes"
@@ -101,6 +102,7 @@ def decide(
         *_pin_problems(policy, run, now),
         *(attestation_problems(policy.attestation, run.evidence) if policy.attestation else ()),
         *judge_problems(policy, trust),
+        *(_replay_problems(policy.replay, run.report) if policy.replay else ()),
         *exhausted,
     ]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
@@ -171,6 +173,23 @@ def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[s
         yield from _age_problems(policy.max_age, run.evidence.end_time, attested_end(policy.attestation, run.evidence), now)
 
 
+def _replay_problems(pin: ReplayPin, report: Report) -> Iterator[str]:
+    """Yield what a recording answered, or did not, although a policy does not allow it."""
+    world, found = report.world, replays_of(report)
+    tools, models = (
+        f"{count} were answered from a recording" if world else "nothing was replayed" for count in (found.tools, found.models)
+    )
+    if pin.tools == "strict" and (world is None or world.tools != "strict" or found.live):
+        mode = f" in the mode {world.tools}" if world and world.tools != "strict" else ""
+        yield f"{tools}{mode}, but the policy requires it of every tool call, in strict mode: run it with --replay"
+    if pin.tools == "never" and found.replayed:
+        yield f"{tools}, but the policy allows it of none: run it without --replay"
+    if pin.models == "always" and (world is None or found.requests != found.replayed_requests):
+        yield f"{models}, but the policy requires it of every one: run it with --replay-models"
+    if pin.models == "never" and found.replayed_requests:
+        yield f"{models}, but a replayed model proves nothing about the model of today: run it without --replay-models"
+
+
 def _lookalikes(names: Iterable[str]) -> Iterator[str]:
     """Yield the custom metrics whose name only looks like that of a built-in criterion, so that a rule on them looks like one on that."""
     for name in names:
@@ -211,6 +230,9 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         yield f"{len(run.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.holdout:
         yield UNSCORED
+    found = replays_of(run.report)
+    if not policy.replay and (found.replayed or found.replayed_requests):
+        yield f"{found.tools} and {found.models} were answered from a recording; no `replay` in the policy says whether that may be"
     if policy.config:
         return
     yield from unmissable(report)
@@ -240,7 +262,8 @@ def _format_time(moment: datetime) -> str:
 
 def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return what a policy has pinned, for the reasons of a pass."""
-    pin, config = policy.eval_set, policy.config
+    pin, config, found = policy.eval_set, policy.config, replays_of(trust.run.report)
+    replayed = f"{found.tools} and {found.models} were" if trust.run.report.world else "nothing was"
     demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
     return [
         *([f"the eval set has the id {pin.id!r}, as the policy requires"] if pin and pin.id else []),
@@ -248,6 +271,7 @@ def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
         *([f"the digest of the config is {config.digest[:19]}…, as pinned"] if config and config.digest else []),
         *([f"each case is decided by {demanded}, as pinned"] if demanded else []),
         *judges_met(policy, trust),
+        *([f"{replayed} answered from a recording, as the policy demands"] if policy.replay else []),
         *([f"the run's attestation is signed with {policy.attestation.signers} from the policy"] if policy.attestation else []),
         *([f"the run ended within the last {format_age(policy.max_age)}"] if policy.max_age else []),
     ]
