@@ -56,7 +56,8 @@ def replays_of(report: Report) -> Replays:
     if report.world is None or known:
         return known or found
     for case in map(report.cases.loaded, range(len(report.cases))):
-        called, answered = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+        inner = case.conversation.inner_calls or ()
+        called, answered = Counter((one.turn, one.tool) for one in inner if one.tool not in _STEERING), Counter[tuple[int, str]]()
         for index, turn in enumerate(case.actual):
             own = {*_STEERING, *(turn.app_details.agent_details if turn.app_details else ())}
             called.update((index, call.name or "") for call in turn.tool_calls if call.name not in own)
