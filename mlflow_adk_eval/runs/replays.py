@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from mlflow_adk_eval.criteria.efficiency import inference_calls
 from mlflow_adk_eval.evalset.models import Invocation
@@ -56,12 +57,12 @@ def replays_of(report: Report) -> Replays:
     if report.world is None or known:
         return known or found
     for case in map(report.cases.loaded, range(len(report.cases))):
-        inner = case.conversation.inner_calls or ()
-        called, answered = Counter((one.turn, one.tool) for one in inner if one.tool not in _STEERING), Counter[tuple[int, str]]()
-        for index, turn in enumerate(case.actual):
-            own = {*_STEERING, *(turn.app_details.agent_details if turn.app_details else ())}
-            called.update((index, call.name or "") for call in turn.tool_calls if call.name not in own)
-            requests.append(_requests(turn))
+        details, inner = [turn.app_details.agent_details for turn in case.actual if turn.app_details], case.conversation.inner_calls or ()
+        made = [(index, call.name or "") for index, turn in enumerate(case.actual) for call in turn.tool_calls]
+        made += [(one.turn, one.tool) for one in inner if not one.unseen]
+        called = Counter(call for call in made if call[1] not in {*_STEERING, *chain.from_iterable(details)})
+        answered = Counter[tuple[int, str]]()
+        requests += map(_requests, case.actual)
         for one in case.conversation.injections:
             found.replayed += one.kind == "replayed"
             found.replayed_requests += one.kind == "replayed_model"

@@ -528,6 +528,9 @@ def make_reevaluator(
         source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
         run_id = request.candidate_run_id or request.run_id
         experiment = _experiment_of(run_id, uri).name if run_id else None
+        how: dict[str, Any] = {**options}
+        if request.world and agent is not None:
+            how |= {"replay": f"runs:/{request.candidate_run_id}", "replay_models": request.world.models}
         report = evaluate(
             mine or request.eval_set,
             agent=source,
@@ -536,7 +539,7 @@ def make_reevaluator(
             num_runs=num_runs,
             experiment=experiment,
             run_name=f"{short_label(request.agent_version)} evaluated again",
-            **options,
+            **how,
         )
         return report.run_id or ""
 
@@ -656,7 +659,9 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
 def _unplayed(request: ReevaluationRequest, then: Report) -> Iterator[str]:
     """Yield the cases in which the champion was not asked what the candidate was."""
     known = {case.eval_id: case for case in then.eval_set.eval_cases}
-    now = request.config
+    now, worlds = request.config, [world and world.digest for world in (request.world, then.world)]
+    if worlds[0] != worlds[1]:
+        yield "it met another recorded world than the candidate, or none"
     for case in request.eval_set.eval_cases:
         before = known.get(case.eval_id)
         if before is None:

@@ -20,6 +20,7 @@ from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
+from mlflow_adk_eval.runs.replays import replays_of
 from tests.agents.scripted import Scripted, call, case_of, results, text, user_text
 
 
@@ -157,6 +158,8 @@ def test_a_recorded_world_is_replayed_and_nothing_real_is_called() -> None:
     assert replayed.world is not None
     assert replayed.world.digest == live.world.digest
     assert {one.kind for case in replayed.cases for one in case.conversation.injections} == {"replayed"}
+    found = replays_of(replayed)
+    assert (found.tools, found.models, found.live) == ("12 of 12 tool calls", "0 of 13 requests to the agent's model", "")
     inner = [case.conversation.inner_calls for case in (*live.cases, *replayed.cases)]
     assert inner[0] == inner[1]
     assert [one.tool for one in inner[0] or ()] == ["weather"] * 2
@@ -184,6 +187,7 @@ def test_models_are_replayed_where_the_request_is_the_same() -> None:
     replayed = evaluated(unchanged.agent(), CASE, replay=live, replay_models=True)
     assert not unchanged.asked
     assert told(replayed) == told(live)
+    assert replays_of(replayed).models == "13 of 13 requests to the agent's model"
     changed = evaluated(polite.agent(polite=True), CASE, replay=live, replay_models=True)
     assert polite.asked.count("office") == 5
     assert not polite.called

@@ -208,3 +208,31 @@ def test_eval_set_and_config_come_from_the_caller_or_are_pinned(bench: Bench) ->
     assert bench.gate(candidate, only_config, POLICY | {"eval_set": digests["eval_set"]}).passed
     assert "the config is known only" in told(bench.gate(candidate, nothing, POLICY | {"eval_set": digests["eval_set"]}))
     assert bench.gate(candidate, nothing, POLICY | digests).passed
+
+
+def test_a_champion_is_evaluated_again_in_the_candidates_world(bench: Bench) -> None:
+    called: list[str] = []
+
+    def looking(text: str, session: Any) -> str:
+        number = text.split()[1]
+        return f"answer {session.tool(look)(n=int(number))}"
+
+    def look(n: int) -> int:
+        called.append("look")
+        return n
+
+    config = STRICT | {"criteria": {TRAJECTORY: 1.0}}
+    how: dict[str, Any] = {"config": config, "tracking_uri": bench.uri, "traces": False}
+    champion = adk_eval.evaluate(EIGHT, named("champion", looking), experiment="champion", **how)
+    version = register(champion, "helper", tracking_uri=bench.uri)
+    assert adk_eval.promote("helper", version, run_id=champion, tracking_uri=bench.uri).passed
+    candidate = adk_eval.evaluate(EIGHT, named("candidate", looking), experiment="candidate", record=True, **how)
+    assert "met no recorded world, but the candidate met the world" in told(bench.gate(candidate, None))
+    refused = bench.gate(candidate, bench.again(config=config))
+    assert "it met another recorded world than the candidate, or none; name its agent to run it instead" in told(refused)
+    made = len(called)
+    decision = bench.gate(candidate, bench.again(named("champion", looking), config=config))
+    assert decision.passed
+    assert len(called) == made == 2 * len(EIGHT.eval_cases)
+    params = bench.run(decision.baseline_run_id).data.params
+    assert (params["adk_eval.replay"], params["adk_eval.world_run"]) == ("strict", candidate.run_id)
