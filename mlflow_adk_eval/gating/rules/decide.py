@@ -236,6 +236,8 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
     if policy.config:
         return
     yield from unmissable(report)
+    if run.report.world and (replay := run.report.config.replay) and replay.ignore:
+        yield f"the run's config ignores {', '.join(few(replay.ignore, limit=4))} when it looks for the recorded call"
     if own := [eval_id for eval_id in run.eval_set.eval_ids if eval_id in run.report.config.case_criteria]:
         yield f"the run's config has separate criteria for {counted(len(own), 'case')}: {', '.join(few(own, limit=4))}"
 

@@ -55,6 +55,14 @@ def test_a_decision_says_what_was_replayed_where_the_policy_does_not_mind() -> N
     assert "recording" not in "".join(decided(None).notes)
 
 
+def test_a_decision_says_which_arguments_the_config_ignores_unless_it_is_pinned() -> None:
+    evidence = evidence_of_report(replayed(world(), config=CONFIG | {"replay": {"ignore": ["$.room"]}}))
+    note = "the run's config ignores $.room when it looks for the recorded call"
+    assert note in decide_on(evidence).notes
+    pinned = load_policy({"thresholds": True, "config": {"digest": evidence.params["adk_eval.config_digest"]}})
+    assert note not in decide_on(evidence, pinned).notes
+
+
 @pytest.mark.parametrize(
     ("met", "config", "reason"),
     [
