@@ -46,6 +46,10 @@ EXAMPLES: dict[str, tuple[Any, str]] = {
         {"threshold": 1.0, "match_type": "IN_ORDER"},
         "A turn scores 1 if all expected calls occur in this order. Other calls in between do not matter.",
     ),
+    "tool_parameter_match": (
+        0.9,
+        "A turn scores 0.75 if one of two expected calls has all of its expected arguments, and the other one half of them.",
+    ),
     "response_match_score": (0.8, "A turn scores 0.8 if expected and actual response share 80 % of their words (ROUGE-1, F-measure)."),
     "final_session_state": (
         {"threshold": 1.0, "match_type": "SUBSET", "only_where_expected": True},

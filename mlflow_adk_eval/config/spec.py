@@ -46,6 +46,10 @@ class CriterionSettings(Settings):
         """Whether the criterion is planned for a case; else the case passes or fails without it."""
         return True
 
+    def scores_turn(self, case: EvalCase, index: int) -> bool:  # noqa: ARG002 - for subclasses that leave turns out
+        """Whether a turn of a case must have a score; else the case's score is that of its other turns."""
+        return True
+
 
 def read_name(value: Any) -> Any:
     """Read the name of a choice as ADK does: in any case, with dashes or spaces."""

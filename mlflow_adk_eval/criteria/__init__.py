@@ -23,6 +23,7 @@ MODULES = {
     "rubric_based_tool_use_quality_v1": "rubrics",
     "rubric_based_multi_turn_trajectory_quality_v1": "rubrics",
     "tool_trajectory_avg_score": "trajectory",
+    "tool_parameter_match": "trajectory",
     "per_turn_user_simulator_quality_v1": "user_simulator",
     "safety_v1": "vertex",
     "response_evaluation_score": "vertex",

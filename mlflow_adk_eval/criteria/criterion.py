@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mlflow_adk_eval.errors import foreign_code
-from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.evalset.conversation import Ending, InnerCall
 from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
@@ -34,6 +34,8 @@ class CaseRun:
     """What the baseline did in the same case, for criteria that choose between the two; ``None`` where there is none."""
     ending: Ending | None = None
     """Why a simulated user ended the conversation; ``None`` where that is not known."""
+    inner_calls: tuple[InnerCall, ...] | None = None
+    """The tool calls of agents that are tools; ``None`` where they are not known."""
 
     @property
     def eval_id(self) -> str:
@@ -77,7 +79,7 @@ class Planned:
     """Whether a judge is asked, which takes time but no work of this process."""
 
 
-def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome]) -> Judged:
+def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome | None]) -> Judged:
     """Judge each turn against its reference; a turn that is missing on either side is an error of that turn."""
     expected, actual = run.case.conversation, run.actual
     if expected is None:

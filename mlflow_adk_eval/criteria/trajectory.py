@@ -1,27 +1,33 @@
-"""``tool_trajectory_avg_score``: whether the agent called the expected tools, and which call is to blame.
+"""``tool_trajectory_avg_score`` and ``tool_parameter_match``: whether the agent called the expected tools, and which call is to blame.
 
-The calls of a turn are compared with those of its reference by `alignment`: ``EXACT`` wants the same calls in the same order, ``IN_ORDER``
-allows others between them, ``ANY_ORDER`` allows any order. Arguments are compared as JSON values, unless ``ignore_args`` compares names only.
-A mismatch is explained by the cheapest alignment of both sides, so that its rationale names single calls and arguments.
+The calls of a turn are compared with those of its reference. The trajectory matches or not, by `alignment`: ``EXACT`` wants the same calls in the
+same order, ``IN_ORDER`` allows others between them, ``ANY_ORDER`` allows any order. Arguments are compared as JSON values, unless ``ignore_args``
+compares names only. A mismatch is explained by the cheapest alignment of both sides, so that its rationale names single calls and arguments.
+``tool_parameter_match`` gives credit for each expected argument; it pairs calls by name, as ADK does.
+
+Both compare the calls that the events of a turn report. Where ``include_inner_calls`` asks for it, those of agents that are tools are among them.
 """
 
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
-from typing import Annotated, Any
+from itertools import count, islice
+from operator import not_
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BeforeValidator, Field
 
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
-from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, trajectory_matches
+from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, json_equal, trajectory_matches
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.evalset.models import FunctionCall, Invocation
+from mlflow_adk_eval.evalset.conversation import InnerCall
+from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import Judged, Scored
+from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
@@ -34,7 +40,18 @@ def _match_type(value: Any) -> Any:
     return read_name(value)
 
 
-class ToolTrajectorySettings(CriterionSettings):
+class ToolCallSettings(CriterionSettings):
+    """Which tool calls are compared with the expected ones."""
+
+    include_inner_calls: bool = Field(
+        default=False,
+        exclude_if=not_,  # then a config that does not ask for it has the digest that it always had
+        description="whether the calls of agents that are tools (``AgentTool``) count, each where it began.",
+    )
+    """Our addition; ADK ignores it."""
+
+
+class ToolTrajectorySettings(ToolCallSettings):
     """How tool calls must match the expected ones."""
 
     match_type: Annotated[MatchType, BeforeValidator(_match_type)] = Field(
@@ -43,21 +60,80 @@ class ToolTrajectorySettings(CriterionSettings):
     ignore_args: bool = Field(default=False, description="whether the arguments of tool calls may differ.")
 
 
+class ToolParameterSettings(ToolCallSettings):
+    """Which arguments are compared with the expected ones."""
+
+    def applies_to(self, case: EvalCase) -> bool:
+        """Leave out a case that expects no call: it has no argument to compare."""
+        return case.conversation is None or any(turn.tool_calls for turn in case.conversation)
+
+    def scores_turn(self, case: EvalCase, index: int) -> bool:
+        """Leave out a turn that expects no call."""
+        turns = case.conversation or ()
+        return index >= len(turns) or bool(turns[index].tool_calls)
+
+
+S = TypeVar("S", bound=ToolCallSettings)
+
+
 @dataclass(frozen=True, slots=True)
-class ToolTrajectory:
+class _ComparedCalls(Generic[S]):
+    """A criterion that compares the calls of each turn with the expected ones; the case score is the mean."""
+
+    settings: S
+
+    def __call__(self, run: CaseRun, /) -> Judged:
+        """Judge each turn on its own."""
+        turns = count()
+
+        def judge(actual: Invocation, expected: Invocation) -> Outcome | None:
+            turn, calls = next(turns), actual.tool_calls
+            if self.settings.include_inner_calls and calls:  # without a call, no agent was called as a tool
+                if unknown := _unknown(run.inner_calls, turn):
+                    return Errored(f"include_inner_calls: the calls of {unknown}")
+                calls = made_calls(actual, run.inner_calls, turn, self.settings)
+            return self.compare(calls, expected.tool_calls)
+
+        return judge_pairs(run, judge)
+
+    @abstractmethod
+    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored | None:
+        """Compare the calls of a turn with the expected ones; ``None`` where there is nothing to score."""
+
+
+def _unknown(inner: Sequence[InnerCall] | None, turn: int) -> str:
+    """Return whose calls are not known, and why; empty where those of all agents that are tools are known."""
+    if inner is None:
+        return "agents that are tools are not known; they are kept where this package runs an agent of ADK"
+    unseen = next((one.tool for one in inner if one.turn == turn and one.unseen), None)
+    return f"{unseen} are not known, because its agent ran without plugins, or did not run" if unseen else ""
+
+
+def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, turn: int, settings: ToolCallSettings) -> list[FunctionCall]:
+    """Return the calls of a turn that count, as far as they are known, in the order in which they began.
+
+    Args:
+        actual: what the agent did in the turn; ``None`` where it did not get there.
+        inner: the calls of agents that are tools, in all turns; ``None``: not known.
+        turn: the turn, counted from 0.
+        settings: whether these count.
+    """
+    calls = actual.tool_calls if actual else []
+    if not (settings.include_inner_calls and inner):
+        return calls
+    within = ((one.after, FunctionCall(name=one.tool, args=one.args)) for one in inner if one.turn == turn and not one.unseen)
+    return [call for _, call in sorted([*enumerate(calls, start=1), *within], key=lambda one: one[0])]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTrajectory(_ComparedCalls[ToolTrajectorySettings]):
     """1 for each turn whose tool calls match the expected ones, else 0; the case score is the mean.
 
     Source: ADK's evaluation criteria. The rationale of a 0 is the alignment of both sides.
     """
 
-    settings: ToolTrajectorySettings
-
-    def __call__(self, run: CaseRun, /) -> Judged:
-        """Judge each turn on its own."""
-        return judge_pairs(run, self._turn)
-
-    def _turn(self, actual: Invocation, expected: Invocation) -> Scored:
-        got, want = actual.tool_calls, expected.tool_calls
+    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored:
+        """Return 1 or 0, and why."""
         if trajectory_matches(got, want, self.settings.match_type, ignore_args=self.settings.ignore_args):
             return _agreement(len(got), len(want))
         return Scored(0.0, rationale(got, want, self.settings))
@@ -83,8 +159,39 @@ def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], 
     )
     if ordered and any_order and not in_order:
         head += " All of them were made, but not in the expected order."
-    blamed = [step for step in steps if step.kind != "same"]
-    lines = [line for step in blamed[:_MAX_SHOWN] for line in _lines(step, extra_allowed=settings.match_type != "EXACT")]
+    return _blaming(head, [step for step in steps if step.kind != "same"], extra_allowed=settings.match_type != "EXACT")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolParameterMatch(_ComparedCalls[ToolParameterSettings]):
+    """The share of the expected arguments that each turn's calls have with equal values; the case score is the mean.
+
+    Source: ADK's ``tool_parameter_match``. Each expected call is paired with the next call of its name, and further arguments do not matter.
+    """
+
+    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored | None:
+        """Return the mean share over the expected calls, and which arguments differ."""
+        if not want:
+            return None
+        shares, blamed, following = list[float](), list[Step](), 0
+        for call in want:
+            place = next((place for place in range(following, len(got)) if got[place].name == call.name), None)
+            if place is None:
+                shares.append(0.0)
+                blamed.append(Step("missing", call, None))
+                continue
+            following, due, made = place + 1, call.args or {}, got[place].args or {}
+            given = {name: made[name] for name in due if name in made}
+            equal = sum(json_equal(value, due[name]) for name, value in given.items())
+            shares.append(equal / len(due) if due else 1.0)
+            if equal < len(due):
+                blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
+        head = f"{len(want) - len(blamed)} of {len(want)} expected calls were made with the expected arguments."
+        return Scored(mean(shares), _blaming(head, blamed, extra_allowed=True) if blamed else head)
+
+
+def _blaming(head: str, blamed: Sequence[Step], *, extra_allowed: bool) -> str:
+    lines = [line for step in blamed[:_MAX_SHOWN] for line in _lines(step, extra_allowed=extra_allowed)]
     if len(blamed) > _MAX_SHOWN:
         lines.append(f"- and {len(blamed) - _MAX_SHOWN} more")
     return "\n".join([head, "", *lines])
@@ -115,5 +222,14 @@ SPECS = (
         settings=ToolTrajectorySettings,
         needs=("reference", "expected_calls", "calls"),
         make=ToolTrajectory,
+    ),
+    CriterionSpec(
+        name="tool_parameter_match",
+        origin="adk",
+        about="the share of the expected arguments that each turn's tool calls have; turns that expect no call have no score",
+        kept="the arguments that differ, and the calls that are missing",
+        settings=ToolParameterSettings,
+        needs=("reference", "expected_calls", "calls"),
+        make=ToolParameterMatch,
     ),
 )

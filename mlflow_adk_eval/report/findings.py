@@ -30,6 +30,7 @@ _TIMES = re.compile(r" \(\d+ times\)(?:; |$)|; (?=\d+ answers of )")
 """How often a judge gave the same trouble, which differs from turn to turn, or the beginning of another trouble."""
 _VARYING = re.compile(r"\d+|0x[0-9a-f]+|[0-9a-f]{8,}", re.IGNORECASE)
 """Numbers and ids, in which two messages of one cause differ."""
+_BY_CALLS = frozenset({"tool_trajectory_avg_score", "tool_parameter_match"})
 _BY_TEXT = frozenset({"response_match_score", "exact_match", "bleu", "rouge"})
 """Criteria whose reasons are numbers: the two texts say more."""
 
@@ -195,7 +196,7 @@ def _why_missed(case: CaseResult, result: CriterionResult) -> str:
             if apart:
                 return _line(f"{where}expected {apart.expected}, got {apart.actual}")
         lines = [" ".join(line.strip().removeprefix("- ").split()) for line in cell.rationale.splitlines() if line.strip()]
-        if result.criterion == "tool_trajectory_avg_score" and len(lines) > 1:  # the first line counts, the others name calls
+        if result.criterion in _BY_CALLS and len(lines) > 1:  # the first line counts, the others name calls
             lines = [" ".join(lines[1:3]).replace("`", "")]
         told = next((line for line in lines if line.startswith("✗")), lines[0] if lines else f"the score is {cell.score:.4g}")
         return _line(f"{where}{result.criterion}: {told.removeprefix('✗ ')}")

@@ -171,6 +171,7 @@ async def apply_criteria(
         error=conversation.error,
         unfinished=conversation.unfinished,
         ending=conversation.ending,
+        inner_calls=conversation.inner_calls,
         baseline=tuple(others[run_index % len(others)].actual) if others else None,
     )
     if not run.actual:

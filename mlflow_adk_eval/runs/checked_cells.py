@@ -269,7 +269,7 @@ def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequenc
         return last
     if isinstance(settings, RubricSettings):  # a turn without a rubric of its own or its case's has no cell
         return [index for index in empty if has_rubrics(name, settings, case, index)] or last
-    return empty
+    return [index for index in empty if settings.scores_turn(case, index)]
 
 
 def _needs_judge(criterion: str, index: int, cell: Scored) -> bool:

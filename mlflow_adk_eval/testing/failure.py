@@ -11,7 +11,7 @@ from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.alignment import align, differences
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.findings import why_of
@@ -200,7 +200,7 @@ def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
         settings = config.criteria_of(case.eval_id).get(_TRAJECTORY)
         if not isinstance(settings, ToolTrajectorySettings):
             settings = ToolTrajectorySettings(threshold=1.0)
-        yield from _calls(turn.calls, turn.expected_calls, settings)
+        yield from _calls(made_calls(turn.actual, case.conversation.inner_calls, index, settings), turn.expected_calls, settings)
     elif turn.calls:
         yield line("  tool calls", "dim")
         yield from (line(f"      {_call(call)}") for call in turn.calls[:_MAX_CALLS])

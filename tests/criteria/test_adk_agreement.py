@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
@@ -28,6 +30,8 @@ trajectory = pytest.importorskip("google.adk.evaluation.trajectory_evaluator", r
 
 TURNS: TypeAdapter[tuple[Invocation, ...]] = TypeAdapter(tuple[Invocation, ...])
 MANY = examples(200, HealthCheck.data_too_large)
+PARAMETERS, NEWER = "tool_parameter_match", "google.adk.evaluation._tool_parameter_match_evaluator"
+"""The module is on ADK's main branch; until it is released, the oracle is its rule, written once more."""
 EFFICIENT = {
     "tool_call_count_v1": "_ToolCallCountV1Evaluator",
     "inference_call_count_v1": "_InferenceCallCountV1Evaluator",
@@ -66,6 +70,9 @@ def by_adk(name: str, actual: tuple[Invocation, ...], expected: tuple[Invocation
     theirs = [[eval_case.Invocation.model_validate(dump(found)) for found in side] for side in (actual, expected or ())]
     if name in EFFICIENT:
         return getattr(efficiency(), EFFICIENT[name])().evaluate_invocations(theirs[0])
+    if name == PARAMETERS:
+        evaluator = import_module(NEWER)._ToolParameterMatchEvaluator
+        return evaluator(eval_metric=EvalMetric(metric_name=name, threshold=0.5)).evaluate_invocations(*theirs)
     kind, evaluator = {
         TRAJECTORY: (ToolTrajectoryCriterion, trajectory.TrajectoryEvaluator),
         RESPONSE: (BaseCriterion, final_response_match.RougeEvaluator),
@@ -88,6 +95,32 @@ def test_trajectories_score_as_in_adk(sides: Any) -> None:
         ours, theirs = (judge(TRAJECTORY, *sides, match_type=match_type, ignore_args=ignore_args) for judge in (by_us, by_adk))
         assert scores(ours) == scores(theirs), (match_type, ignore_args)
         assert ours.score == pytest.approx(theirs.overall_score, abs=1e-12)
+
+
+def parameters_by_adk(actual: Invocation, expected: Invocation) -> float | None:
+    """Score a turn as the evaluator on ADK's main branch says."""
+    shares, left = [], list(actual.tool_calls)
+    for wanted in expected.tool_calls:
+        names = [made.name for made in left]
+        if wanted.name not in names:
+            shares.append(0.0)
+            continue
+        made = left[names.index(wanted.name)].args or {}
+        left = left[names.index(wanted.name) + 1 :]
+        right = [name in made and made[name] == value for name, value in (wanted.args or {}).items()]
+        shares.append(sum(right) / len(right) if right else 1.0)
+    return sum(shares) / len(shares) if shares else None
+
+
+@MANY
+@given(pairs())
+def test_parameters_score_as_in_adk(sides: Any) -> None:
+    ours, theirs = by_us(PARAMETERS, *sides), [parameters_by_adk(*pair) for pair in zip(*sides, strict=True)]
+    if find_spec(NEWER):
+        assert theirs == scores(by_adk(PARAMETERS, *sides))
+    assert scores(ours) == pytest.approx(theirs, abs=1e-12)
+    known = [score for score in theirs if score is not None]
+    assert ours.score == (pytest.approx(sum(known) / len(known), abs=1e-12) if known else None)
 
 
 @MANY

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectory, ToolTrajectorySettings
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.trajectory import ToolParameterMatch, ToolParameterSettings, ToolTrajectory, ToolTrajectorySettings
+from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
-from tests.kit import call, event, recorded, run_of, turn
+from tests.kit import call, case, event, recorded, run_of, scenario, turn
 
 Calls = list[FunctionCall]
 
@@ -113,3 +115,92 @@ def test_a_scenario_has_nothing_to_compare_with() -> None:
         criterion(run_of([turn(), turn()], None)).per_invocation
         == (Skipped("the case is a scenario and has no reference conversation"),) * 2
     )
+
+
+ROME, PARIS = call("search", city="Rome"), call("search", city="Paris")
+
+
+@pytest.mark.parametrize(
+    ("actual", "expected", "score", "rationale"),
+    [
+        # The cases of ADK's own test of this criterion, on its main branch.
+        (
+            [call("search", city="Rome", rooms=2)],
+            [call("search", city="Rome", rooms=1)],
+            0.5,
+            (
+                "0 of 1 expected calls were made with the expected arguments.\n\n"
+                "- `search` was called with different arguments:\n  - `$.rooms`: expected 1, got 2"
+            ),
+        ),
+        ([ROME], [call("search", {})], 1.0, "1 of 1 expected calls were made with the expected arguments."),
+        ([call("log", {}), ROME, PARIS], [ROME, PARIS], 1.0, "2 of 2 expected calls were made with the expected arguments."),
+        ([], [ROME], 0.0, '0 of 1 expected calls were made with the expected arguments.\n\n- missing: `search({"city": "Rome"})`'),
+        ([ROME], [call("log", {}), ROME], 0.5, "1 of 2 expected calls were made with the expected arguments.\n\n- missing: `log({})`"),
+        # And what it leaves open.
+        (
+            [PARIS, ROME],
+            [ROME, PARIS],
+            0.0,
+            (
+                "0 of 2 expected calls were made with the expected arguments.\n\n"
+                "- `search` was called with different arguments:\n  - `$.city`: expected 'Rome', got 'Paris'\n"
+                "- `search` was called with different arguments:\n  - `$.city`: expected 'Paris', got 'Rome'"
+            ),
+        ),
+        (
+            [call("set", at={"room": "hall", "floor": 1}, on=True, colour="red")],
+            [call("set", at={"room": "hall"}, on=1, for_s=None)],
+            0.0,
+            (
+                "0 of 1 expected calls were made with the expected arguments.\n\n"
+                "- `set` was called with different arguments:\n"
+                "  - `$.at.floor`: expected nothing, got 1\n  - `$.on`: expected 1, got true\n  - `$.for_s`: expected null, got nothing"
+            ),
+        ),
+    ],
+)
+def test_each_expected_argument_counts(actual: Calls, expected: Calls, score: float, rationale: str) -> None:
+    criterion = ToolParameterMatch(ToolParameterSettings(threshold=0.5))
+    assert criterion(run_of([turn("", *actual)], [turn("", *expected)])).per_invocation == (Scored(score, rationale),)
+
+
+def test_turns_and_cases_that_expect_no_call_are_left_out() -> None:
+    settings = ToolParameterSettings(threshold=0.5)
+    criterion, silent = ToolParameterMatch(settings), case("c", turn(), turn())
+    first, second = criterion(run_of([turn("", ROME)] * 2, [turn(), turn("", ROME)])).per_invocation
+    assert (first, isinstance(second, Scored)) == (None, True)
+    assert criterion(run_of([turn()], None)).per_invocation == (Skipped("the case is a scenario and has no reference conversation"),)
+    assert [settings.applies_to(each) for each in (silent, case("c", turn(), turn("", ROME)), scenario("c"))] == [False, True, True]
+
+
+OUTER, DEEP = call("expert", request="x"), InnerCall(turn=0, after=1, agent="expert", tool="search", args={"city": "Rome"})
+
+
+@pytest.mark.parametrize("name", ["tool_trajectory_avg_score", "tool_parameter_match"])
+@pytest.mark.parametrize(
+    ("inner", "expected", "found"),
+    [
+        ((DEEP,), [OUTER, ROME, PARIS], 1.0),
+        ((DEEP.model_copy(update={"after": 2}),), [OUTER, PARIS, ROME], 1.0),
+        ((DEEP.model_copy(update={"turn": 1}),), [OUTER, PARIS], 1.0),
+        ((), [OUTER, ROME, PARIS], 0.0),
+        (None, [OUTER, PARIS], "agents that are tools are not known; they are kept where this package runs an agent of ADK"),
+        (
+            (InnerCall(turn=0, after=1, tool="expert", unseen=True),),
+            [OUTER, PARIS],
+            "expert are not known, because its agent ran without plugins, or did not run",
+        ),
+    ],
+)
+def test_calls_of_agents_that_are_tools_count_where_asked(name: str, inner: Any, expected: Calls, found: float | str) -> None:
+    spec = CRITERIA[name]
+    run = run_of([turn("", OUTER, PARIS), turn("")], [turn("", *expected), turn("")], inner_calls=inner)
+    cell, silent = spec.make(spec.settings(threshold=0.5, include_inner_calls=True))(run).per_invocation  # type: ignore[call-arg]
+    assert getattr(silent, "score", 1.0) == 1.0, "without any call, there is nothing that is not known"
+    if isinstance(found, str):
+        assert cell == Errored(f"include_inner_calls: the calls of {found}")
+    else:
+        assert (cell.score == 1.0) is (found == 1.0)
+    without = spec.make(spec.settings(threshold=0.5))(run).per_invocation[0]
+    assert (without.score == 1.0) is (ROME not in expected)

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from mlflow_adk_eval.analysis.stats import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
 from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, user_text
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
@@ -113,7 +113,7 @@ def turn_view(
     turn, injections = TurnPair(case, index), [one for one in case.conversation.injections if one.kind != "replayed_model"]
     wanted, answer = texts.words(turn.expected_answer), texts.words(turn.answer)
     both = marked(wanted, answer) if wanted and answer else (wanted, answer)
-    calls, due = turn.calls, turn.expected_calls
+    calls, due = made_calls(turn.actual, case.conversation.inner_calls, index, trajectory), turn.expected_calls
     injected = by_call(injections, index, [call.name or "" for call in calls]) if injections else []
     marks = {id(call): str(injection) for call, injection in zip(calls, injected, strict=False) if injection}
     placed = {id(injection) for injection in injected}

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +21,19 @@ from google.adk.tools.long_running_tool import LongRunningFunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
+from mlflow_adk_eval.agents.adk.agent import load_adk_agent
+from mlflow_adk_eval.agents.recordings import save_recording
+from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall
 from mlflow_adk_eval.evalset.files import dump
-from mlflow_adk_eval.evalset.models import Invocation
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation
+from mlflow_adk_eval.report.html.report import html_of
+from mlflow_adk_eval.runner.evaluation import run
+from mlflow_adk_eval.runner.recordings import score
+from mlflow_adk_eval.testing.failure import conversation_lines
 from tests.agents.adk.gemini_models import gemini_scripts
 from tests.agents.scripted import Script, Scripted, call, case_of, echo, finals, llm, play, results, text, user_text
+from tests.kit import case_json, eval_set_json, turn_json
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* is deprecated:DeprecationWarning"),  # ADK 2 of classes that ADK 1 has too
@@ -220,6 +229,27 @@ def test_an_agent_as_a_tool(cast: Cast) -> None:
     assert played.session_state == {"sky": "clear"}
     inner = InnerCall(turn=0, after=1, agent="expert", tool="weather", args={"city": "Bern"})
     assert played.inner_calls == (inner,), "whose place is after the call of the agent"
+
+
+def test_the_calls_of_an_agent_as_a_tool_count_where_asked(tmp_path: Path) -> None:
+    expert = llm(uses("weather", "{0[sky]}", city="Bern"), name="expert", tools=[weather])
+    agent = llm(uses("expert", "It is {0[result]}.", request="Bern?"), name="front", tools=[AgentTool(agent=expert)])
+    wanted = EvalSet.model_validate(
+        eval_set_json(case_json("c", turn_json("go", None, ("expert", {"request": "Bern?"}), ("weather", {"city": "Bern"}))))
+    )
+    asking = {"threshold": 1, "include_inner_calls": True}
+    given = {"criteria": {"tool_trajectory_avg_score": asking, "tool_parameter_match": asking}}
+    report = run(wanted, load_adk_agent(agent), parse_config(given, "config"))
+    assert report.passed
+    save_recording(report, tmp_path / "recording.json")
+    assert score(wanted, tmp_path / "recording.json", given).passed
+    assert "tool calls: as expected (2)" in "".join(text for line in conversation_lines(report.cases[0], report.config) for text, _ in line)
+    page = html_of(report, title="page", facts={}, secrets={})
+    assert ("as expected" in page, ">missing<" in page) == (True, False)
+    without = score(wanted, tmp_path / "recording.json", {"criteria": {"tool_trajectory_avg_score": 1}})
+    assert "missing: `weather" in without.cases[0].results[0].per_invocation[0].rationale
+    unknown = score(wanted, {"c": list(report.cases[0].actual)}, given)
+    assert (unknown.verdict, "the calls of agents that are tools are not known" in unknown.reasons[0]) == ("undecided", True)
 
 
 @pytest.mark.needs("google-adk", "2.13")

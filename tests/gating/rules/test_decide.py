@@ -180,6 +180,22 @@ def test_a_criterion_that_applies_to_no_case_is_not_missed() -> None:
     assert decide_on(evidence_of(report_of(config=config))).passed
 
 
+def test_turns_and_cases_that_expect_no_call_need_no_score_of_their_arguments() -> None:
+    name = "tool_parameter_match"
+    eval_set = eval_set_of({**CONVERSATIONS, "thanks": [("Thank you.", "You are welcome.", "")]})
+    evidence = evidence_of(report_of(eval_set=eval_set, config={"criteria": {name: 1.0, RESPONSE: 0.5}}))
+    assert decide_on(evidence).reasons[1:] == (
+        f"{name}: 3 cases reached the threshold 1.0 (mean 1)",
+        f"{RESPONSE}: 4 cases reached the threshold 0.5 (mean 1)",
+    )
+
+    def unscored(rows: list[Row]) -> None:
+        row_of(rows, "film", 0).update({f"{name}/score": None, f"{name}/status": None})
+
+    refused = decide_on(with_table(evidence, unscored))
+    assert refused.reasons == (f"case 'film', turn 1: {name} has no status",)
+
+
 def test_a_run_on_which_no_criterion_applies_is_undecided() -> None:
     config = {"criteria": {"final_session_state": {"threshold": 1.0, "only_where_expected": True}}}
     decision = decide_on(evidence_of(report_of(config=config)))
