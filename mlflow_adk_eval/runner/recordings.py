@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any, Unpack
 
 from mlflow_adk_eval.agents.conversation import conversation_setups
-from mlflow_adk_eval.agents.protocol import Limits
+from mlflow_adk_eval.agents.http.http_agent import HttpAgent
+from mlflow_adk_eval.agents.protocol import Limits, LiveAgent
 from mlflow_adk_eval.agents.recordings import Recorded, Recording, load_recording, on, recording_beside, save_recording
+from mlflow_adk_eval.agents.replay import Replay
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
@@ -31,6 +33,8 @@ from mlflow_adk_eval.runtime import each
 @keywords(RecordArgs, Origin, Options)
 def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **options: Unpack[RecordArgs]) -> Recording:
     """Run an agent on every conversation of an eval set and return the recording. It judges nothing and does not need MLflow.
+
+    The recording also holds what tools and models answered, so `evaluate` can replay it.
 
     Args:
         eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files or several paths.
@@ -71,7 +75,8 @@ def record(eval_set: EvalSetSource, agent: Any, config: ConfigSource = None, **o
     with opened(judges.ledger) as ledger:
         session = JudgeSession(replace(judges, answers=ledger))
         session.check(chosen.model_copy(update={"criteria": {}, "case_criteria": {}}))
-        setups = conversation_setups(chosen, loaded, resolved, session, how.user_simulator)
+        replay = Replay(None, record=True) if isinstance(resolved, LiveAgent) and not isinstance(resolved, HttpAgent) else None
+        setups = conversation_setups(chosen, loaded, resolved, session, how.user_simulator, replay)
 
         async def work(run: tuple[EvalCase, int]) -> None:
             case, run_index = run

@@ -34,6 +34,7 @@ class Environment:
     asked: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     threads: set[int] = field(default_factory=set)
     injections: tuple[Injection, ...] = ()
+    world: None = None
 
     def next_turn(self) -> None:
         pass

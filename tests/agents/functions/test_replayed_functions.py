@@ -20,6 +20,7 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
+from mlflow_adk_eval.runner.recordings import record
 from tests.agents.scripted import case_of
 from tests.strategies import QUICK
 
@@ -243,3 +244,16 @@ def test_what_cannot_be_replayed_is_refused() -> None:
         had(desk.agent(lambda _: []), ["go"], replay=some, replay_models=True)
     with pytest.raises(UsageError, match="wanted an agent that calls tools now"):
         run(EvalSet(eval_set_id="s", eval_cases=(case_of("go"),)), some, parse_config(_CONFIG, "config"), Options(replay=some))
+
+
+def test_what_record_saves_is_replayed(tmp_path: Any) -> None:
+    desk, away = Desk(), Desk()
+    script: Callable[[str], Calls] = lambda _: [("book", "Rome")] * 3 + [("note", "Oslo")]  # noqa: E731
+    record(EvalSet(eval_set_id="s", eval_cases=(case_of("go", "on"),)), desk.agent(script), _CONFIG, save_to=tmp_path / "w.json")
+    replayed = had(away.agent(script), ["go", "on"], replay=load_recording(tmp_path / "w.json"))
+    assert [(turn.final_text, replayed.cases[0].error) for turn in replayed.cases[0].actual] == [
+        ("[{'booked': 'Rome', 'number': 1}, {'booked': 'Rome', 'number': 2}, 'OperationalError: Rome is locked']", ""),
+        ("[{'booked': 'Rome', 'number': 4}, {'booked': 'Rome', 'number': 5}, 'OperationalError: Rome is locked']", ""),
+    ]
+    assert replayed.cases[0].conversation.session_state == {"cities": ["Oslo 1", "Oslo 2"]}
+    assert not away.called
