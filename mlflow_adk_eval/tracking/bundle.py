@@ -176,6 +176,8 @@ class Bundle:
 
 
 _BUNDLE = TypeAdapter(Bundle)
+Holder = Callable[[str], str]
+"""Returns the run that holds a world, by its digest; empty: none does."""
 
 
 def _dumped(bundle: Bundle) -> bytes:
@@ -219,13 +221,7 @@ def load(folder: Path) -> Bundle:
 
 
 def bundle_of(
-    report: Report,
-    run: Run,
-    *,
-    traces: TraceLimit,
-    secrets: Secrets,
-    parts: InParts | None = None,
-    holder: Callable[[str], str] = lambda _: "",
+    report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets, parts: InParts | None = None, holder: Holder | None = None
 ) -> Bundle:
     """Return all that is to be logged of `report`.
 
@@ -235,7 +231,7 @@ def bundle_of(
         traces: how many turns get a trace; of more, only those that did not pass, and not more than so many. ``True``: all; ``False``: none.
         secrets: what must not be written down.
         parts: what collected the results, and has written their parts; ``None``: the parts are written now.
-        holder: returns the run that holds the world with a digest already; empty: none does.
+        holder: finds the run that holds the world with a digest already; ``None``: none does.
     """
     # 1. The parts, which are all of the evidence; many more turns than people read are in them alone.
     if parts is None:
@@ -276,10 +272,9 @@ def bundle_of(
     if world:  # whose digest is that of what is written down
         world = parse_world(cleaner.document(world).encode(), WORLD_FILE)
         digest = world_digest(world.recorded) if world.recorded else world.digest
-        held = holder(digest) if world.recorded else world.run_id
-        world = world.model_copy(
-            update={"adk_eval_world": 1, "digest": digest, "run_id": held, "recorded": None if held else world.recorded}
-        )
+        held = world.run_id or (holder(digest) if holder else "")
+        kept = {"digest": digest, "run_id": held, "recorded": None if held else world.recorded}
+        world = world.model_copy(update={"adk_eval_world": 1, **kept})
         report, met = replace(report, world=world), {WORLD: digest, REPLAY: world.mode, WORLD_RUN: held or HERE}
     elif any(one.kind in REPLAYED for course in report.cases.courses() for one in course.injections):
         met = {REPLAY: "in a recording"}  # of which nobody knows any more what answered

@@ -30,7 +30,7 @@ from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
-from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, Manifest
+from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
 from mlflow_adk_eval.runs.stored_run import StoredPart, StoredRun, loaded, open_run
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
@@ -129,7 +129,11 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         UsageError: if there is no such run, or it holds no evaluation.
         TrackingError: if MLflow cannot be reached, or the run's artifacts are not those that its parameter vouches for.
     """
-    evidence, run, manifest = _opened(run_id, tracking_uri, "there is nothing to judge again")
+    evidence = _evidence(run_id, tracking_uri, "there is nothing to judge again")
+    opened = open_run(evidence, f"run {run_id}, {FOLDER}")
+    if isinstance(opened, list):
+        raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
+    run, manifest = opened
     try:
         runs = _Conversations(
             run,
@@ -159,15 +163,6 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
     )
 
 
-def _opened(run_id: str, tracking_uri: str | None, lacking: str) -> tuple[Evidence, StoredRun, Manifest]:
-    """Return a run whose artifacts are those that its parameter vouches for; `lacking` says what it means that it holds none."""
-    evidence = _evidence(run_id, tracking_uri, lacking)
-    opened = open_run(evidence, f"run {run_id}, {FOLDER}")
-    if isinstance(opened, list):
-        raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
-    return evidence, *opened
-
-
 def world_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
     """Return what tools and models answered in a run: all calls if they were recorded, else those that its conversations show.
 
@@ -182,17 +177,13 @@ def world_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
     recording = recording_of_run(run_id, tracking_uri)
     if (world := recording.world) is None:
         return recording
-    recorded, where = world.recorded, f"run {run_id}, {FOLDER}/{WORLD_FILE}"
-    if world.run_id:
-        where = f"run {run_id} met the world that run {world.run_id} holds, but that"
-        try:
-            held = _opened(world.run_id, tracking_uri, "its calls are lost")[0].artifacts
-            recorded = parse_world(held.get(WORLD_FILE, b"null"), WORLD_FILE).recorded
-        except UsageError as error:
-            raise TrackingError(f"{where} cannot be read: {error}") from None
-    if recorded is None or world_digest(recorded) != world.digest:
-        raise TrackingError(f"{where} does not have the calls with the digest {world.digest}")
-    return replace(recording, runs=recording_of_set(recorded).runs)
+    try:
+        held = recording_of_run(world.run_id, tracking_uri).world if world.run_id else world
+    except (UsageError, TrackingError) as error:
+        raise TrackingError(f"run {run_id} met the world that run {world.run_id} holds, but that cannot be read: {error}") from None
+    if held is None or held.recorded is None or world_digest(held.recorded) != world.digest:
+        raise TrackingError(f"run {world.run_id or run_id} does not hold the calls with the digest {world.digest} that run {run_id} met")
+    return replace(recording, runs=recording_of_set(held.recorded).runs)
 
 
 V = TypeVar("V")

@@ -9,14 +9,17 @@ import pytest
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import TrackingError
-from mlflow_adk_eval.evalset.world import World, parse_world
+from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedCase, RecordedRun, RecordedSet
+from mlflow_adk_eval.evalset.world import World, parse_world, world_digest
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.tracking.bundle import bundle_of
 from mlflow_adk_eval.tracking.client import connect
 from mlflow_adk_eval.tracking.earlier_runs import world_of_run
 from mlflow_adk_eval.tracking.evaluate import log_report
 from tests.mlflow_kit import opened
 from tests.tracking.small import rooms
+from tests.tracking.test_bundle import RUN
 from tests.tracking.worlds import replayed, world
 
 
@@ -60,3 +63,25 @@ def test_a_world_is_logged_once_and_is_found_by_every_run_that_met_it(uri: str) 
     with pytest.raises(TrackingError, match=rf"run {first}: the artifact adk_eval/world.json was changed after the run"):
         world_of_run(second, uri)
     (folder / "world.json").write_bytes(whole)
+
+
+def test_the_digest_is_that_of_a_world_as_it_is_written_down_without_secrets() -> None:
+    answer = {"key": "s3cret-42", "at": "http://ada:pw@host/", "nan": float("nan"), "half": "\ud800"}
+    made = bundle_of(replayed(world(answer=answer)), RUN, traces=False, secrets={"s3cret-42": "[API_KEY]"})
+    written = parse_world(made.artifacts["world.json"], "world.json")
+    assert written.recorded
+    assert made.params["adk_eval.world"] == written.digest == world_digest(written.recorded) != world(answer=answer).digest
+    assert b"s3cret-42" not in made.artifacts["world.json"]
+    assert b"ada:pw" not in made.artifacts["world.json"]
+    again = bundle_of(replayed(written), RUN, traces=False, secrets={"s3cret-42": "[API_KEY]"})
+    assert again.params["adk_eval.world"] == written.digest, "whoever replays it meets the same world"
+
+
+def test_a_world_of_ten_thousand_calls_is_kept_as_a_whole() -> None:
+    calls = tuple(RecordedCall(turn=0, tool="look", args={"n": number}, answer="x" * 100) for number in range(10_000))
+    many = RecordedSet(cases=(RecordedCase(eval_id="light", runs=(RecordedRun(invocations=(), calls=calls),)),))
+    met = world(recorded=many, digest=world_digest(many))
+    made = bundle_of(replayed(met), RUN, traces=False, secrets={})
+    written = parse_world(made.artifacts["world.json"], "world.json")
+    assert (written.digest, written.recorded) == (met.digest, many)
+    assert len(made.artifacts["report.html"]) < 100_000

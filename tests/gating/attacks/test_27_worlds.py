@@ -79,7 +79,7 @@ def test_a_run_that_names_another_runs_world_has_the_calls_of_that_only_if_they_
         return str(log_report(replayed(met), agent_name="agent", **how).run_id)
 
     first = logged(OTHER)
-    with pytest.raises(TrackingError, match=f"met the world that run {first} holds, but that does not have the calls with the digest"):
+    with pytest.raises(TrackingError, match=f"run {first} does not hold the calls with the digest {world().digest} that run"):
         world_of_run(logged(world(recorded=None, run_id=first)), lab.uri)
     gone = logged(world(recorded=None, run_id="0" * 32))
     with pytest.raises(
