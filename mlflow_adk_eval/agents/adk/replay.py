@@ -22,6 +22,7 @@ from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedModelCall
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 _ADKS_OWN = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
 """Tools that only steer the conversation, or read what the session itself holds."""
@@ -238,4 +239,5 @@ def _named(toolset: Any) -> str:
     where = [getattr(server, name) for name in ("url", "command", "args") if getattr(server, name, None)]
     wanted = getattr(toolset, "tool_filter", None)
     wanted = getattr(wanted, "__qualname__", wanted)
-    return f"{type(toolset).__name__} {where} {wanted or 'all'} {getattr(toolset, 'tool_name_prefix', None) or ''}".rstrip()
+    name = f"{type(toolset).__name__} {where} {wanted or 'all'} {getattr(toolset, 'tool_name_prefix', None) or ''}"
+    return redacted(name.rstrip(), secrets_of())
