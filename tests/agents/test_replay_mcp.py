@@ -41,8 +41,8 @@ _SERVER = """
 
 
 def test_tools_of_a_server_are_replayed_without_the_server(tmp_path: Path) -> None:
-    from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams  # noqa: PLC0415 - needs MCP's package
-    from mcp import StdioServerParameters  # noqa: PLC0415
+    from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
+    from mcp import StdioServerParameters
 
     script, log = tmp_path / "server.py", tmp_path / "log.txt"
     script.write_text(textwrap.dedent(_SERVER).format(path=sys.path, log=str(log)))
