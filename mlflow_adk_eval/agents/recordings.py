@@ -19,9 +19,11 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json, to_jsonable_python
 
+from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
+from mlflow_adk_eval.evalset.conformance import recorded_runs
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
     WORLD,
@@ -39,7 +41,7 @@ from mlflow_adk_eval.evalset.conversation import (
     parse_recorded,
     parse_result,
 )
-from mlflow_adk_eval.evalset.files import Inputs, RowFiles, file_at, parse_eval_set, stem_of
+from mlflow_adk_eval.evalset.files import ConformanceFolder, Inputs, JsonFile, RowFiles, open_file, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest, mapped
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
@@ -147,8 +149,9 @@ Recorded = _OneRecorded | Sequence[_OneRecorded]
 def load_recording(recorded: Recorded) -> Recording:
     """Return recorded conversations from a recording, an eval set, an ADK result file or a dict of invocations by eval id.
 
-    Several entries for one id are its runs, and so are a list of recordings, or of lists of invocations in a dict. Rows of JSON Lines or Parquet hold what was ``recorded``; where none does, the cases' own
-    invocations are what the agent did, as in any eval set.
+    Several entries for one id are its runs, and so are a list of recordings, or of lists of invocations in a dict. Rows of JSON Lines or Parquet
+    hold what was ``recorded``; where none does, the cases' own invocations are what the agent did, as in any eval set. A folder of tests of
+    ``adk conformance`` holds what ADK recorded, calls included.
 
     Raises:
         EvalSetError: with every problem of the recording.
@@ -159,8 +162,13 @@ def load_recording(recorded: Recorded) -> Recording:
         case Recording():
             return given
         case str() | Path():
-            file = file_at(given)
-            return _of_rows(file.cases()) if isinstance(file, RowFiles) else _of_text(file.read(), str(given), stem_of(Path(given)))
+            file = open_file(given)
+            if isinstance(file, ConformanceFolder):
+                agent, runs = recorded_runs(Path(file.path), file.selected, request_sha256)
+                return Recording({eval_id: (conversation_of(run),) for eval_id, run in runs.items()}, origin=Origin(agent=agent))
+            if isinstance(file, RowFiles) and not file.selected:
+                return _of_rows(file.cases())
+            return _of_text(JsonFile(given).read(), str(given), stem_of(Path(given)))
         case EvalSet():
             return _of_eval_set(given)
         case EvalSetResult():

@@ -74,11 +74,11 @@ class Replay:
         self._calls: dict[tuple[str, str], dict[str, list[_Known[RecordedCall]]]] = {}
         self._answers: dict[tuple[str, str], dict[str, list[_Known[RecordedModelCall]]]] = {}
         self._by_tool: dict[str, list[tuple[str, Json]]] = {}
-        self.knows_inner = False
-        """Whether the calls within agents that are tools are known."""
+        self.recorded: set[str] = set()
+        """The tools of which calls were recorded as such. Where there are any, calls within agents that are tools were, unless ADK recorded them."""
         self.listings: dict[str, tuple[Json, ...]] = {}
         for eval_id, runs in self._runs.items():
-            self.knows_inner |= any(run.calls for run in runs)
+            self.recorded.update(call.tool for run in runs for call in run.calls)
             runs[:] = [run if run.calls else _with_calls(run) for run in runs]
             for index, run in enumerate(runs):
                 self.listings |= run.listings

@@ -26,7 +26,7 @@ from mlflow_adk_eval.agents.traces.conversations import recording_of_traces
 from mlflow_adk_eval.agents.traces.spans import is_traces
 from mlflow_adk_eval.errors import UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset.conversation import EvalSetResult
-from mlflow_adk_eval.evalset.files import RowFiles, file_at
+from mlflow_adk_eval.evalset.files import JsonFile, file_at
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.runtime import OBJECT
 
@@ -102,9 +102,9 @@ def _attribute(named: str) -> Any:
 def _is_recorded(source: str | Path) -> bool:
     """Whether a path or URI names a recording. A folder with code in it is an agent, whatever else lies there."""
     path = Path(source)
-    if isinstance(file_at(source), RowFiles):
-        return not (path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()))
-    return path.suffix == ".json" and path.is_file()
+    if path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()):
+        return False
+    return not isinstance(file_at(source), JsonFile) or (path.suffix == ".json" and path.is_file())
 
 
 def _no_sub_agents(agent_name: str, source: str) -> UsageError:

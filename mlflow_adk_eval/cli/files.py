@@ -58,13 +58,17 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     Imports the functions of custom metrics. A policy may have rules on custom metrics of a config that you also pass, or that is in the
     policy's folder.
     """
-    from mlflow_adk_eval.evalset.files import RowFiles, file_at  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.files import ConformanceFolder, RowFiles, open_file  # noqa: PLC0415 - `--help` stays fast
 
     customs = _custom_metrics(files)
     rows: list[dict[str, Any]] = []
     for file in files:
         try:
-            contents = _validate_rows(file) if isinstance(file_at(file), RowFiles) else validate_file(Path(file), customs)
+            named = open_file(file)
+            if isinstance(named, ConformanceFolder):
+                contents = _validate_tests(file)
+            else:
+                contents = _validate_rows(file) if isinstance(named, RowFiles) else validate_file(Path(file), customs)
             rows.append({"file": file, "valid": True, **contents})
         except InputError as error:
             problems = [{"path": problem.path, "message": str(problem)} for problem in error.problems]
@@ -167,6 +171,16 @@ def _validate_rows(named: str) -> dict[str, str]:
         return {"kind": "eval set", "summary": summary}
     ended = f", {failed} of them failed" if failed else ""
     return {"kind": "eval set with recordings", "summary": f"{summary}, {counted(conversations, 'recorded conversation')}{ended}"}
+
+
+def _validate_tests(named: str) -> dict[str, str]:
+    recording = adk_eval.load_recording(named)
+    runs = [run for runs in recording.runs.values() for run in runs]
+    said = f"{counted(len(runs), 'case')}, {counted(sum(len(run.actual) for run in runs), 'recorded turn')}"
+    calls = (
+        f"{counted(sum(len(run.calls) for run in runs), 'tool call')}, {counted(sum(len(run.model_calls) for run in runs), 'model call')}"
+    )
+    return {"kind": "conformance tests", "summary": f"{said}, {calls} of agent {recording.name}"}
 
 
 def _validate_config(head: Any, file: Path) -> dict[str, str]:

@@ -11,7 +11,9 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.spec import CustomMetricConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
+from mlflow_adk_eval.evalset.conformance import tests_in
 from mlflow_adk_eval.evalset.files import (
+    ConformanceFolder,
     DatasetInput,
     File,
     Inputs,
@@ -37,8 +39,8 @@ def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *
     """Return the eval set and the config to evaluate it with.
 
     Args:
-        eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, or several paths. A path may
-            name JSON, JSON Lines, Parquet, a folder of the latter two, or an fsspec URI of any of these. Or what `open_inputs` made of it.
+        eval_set: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files or of tests of
+            ``adk conformance``, or several paths. A path may name JSON, JSON Lines, Parquet, a folder of the latter two, or an fsspec URI of any of these. Or what `open_inputs` made of it.
         config: where the config is; ``None``: the ``test_config.json`` beside each file, else ADK's defaults.
         as_needed: whether rows of which nothing is selected are left where they are, to be read when they are needed.
 
@@ -95,6 +97,9 @@ def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_
         InputError: with every problem of the file or of the config.
     """
     file = open_file(named) if isinstance(named, str | Path) else named
+    if isinstance(file, ConformanceFolder) and file.selected:  # the others may lack a recording, or be of another agent
+        path, left_out = Path(file.path), set(tests_in(Path(file.path))).difference(file.selected)
+        return EvalFile(path, load_eval_set(file), load_config(config, beside=path).without(left_out), str(path))
     eval_set = load_eval_set(replace(file, selected=()), initial_session=initial_session)
     whole = EvalFile(Path(file.path), eval_set, load_config(config, beside=file.folder), str(file.folder or file.path))
     return whole.selected(file.selected) if file.selected else whole

@@ -1,7 +1,8 @@
 """What users name as eval sets, said once, and eval sets as JSON: reading any generation, writing what ADK reads.
 
 `open_inputs` looks at what is named and returns a tagged value, which everything behind it takes. An `EvalSet` is there already; others are in
-a file of JSON (`JsonFile`) or in rows (`RowFiles`: JSON Lines, Parquet, a folder of either or of a run's parts), in several files as one set
+a file of JSON (`JsonFile`), in rows (`RowFiles`: JSON Lines, Parquet, a folder of either or of a run's parts), in a folder of ADK's conformance
+tests (`ConformanceFolder`), in several files as one set
 (`Several`: paths, or the tests of a folder), or in a dataset of MLflow (`DatasetInput`, which is read by those who know MLflow). A path may be a
 URI of fsspec, and may select cases: ``path:eval_1,eval_2``. `open_file` says the same of one path, which may also be a recording or a result.
 
@@ -27,6 +28,7 @@ from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
+from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests
 from mlflow_adk_eval.evalset.models import (
     Content,
     EvalCase,
@@ -229,7 +231,12 @@ class RowFiles(_File):
         return open_cases(self.path)
 
 
-File = JsonFile | RowFiles
+@dataclass(frozen=True, slots=True)
+class ConformanceFolder(_File):
+    """A folder of tests of ``adk conformance``."""
+
+
+File = JsonFile | RowFiles | ConformanceFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +257,15 @@ class DatasetInput:
     """Whether MLflow's store has its records; else it is one of `mlflow.data.from_adk_evalset`, which holds an eval set."""
 
 
-Inputs = EvalSet | JsonFile | RowFiles | Several | DatasetInput
+Inputs = EvalSet | File | Several | DatasetInput
 
 
 def open_inputs(source: Any) -> Inputs:
     """Return what is named as an eval set. Nothing is read yet.
 
     Args:
-        source: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files, several paths, or a dataset of MLflow;
+        source: an eval set, its path, a selection ``path:eval_1,eval_2``, a folder of ``*.test.json`` files or of conformance tests, several paths,
+            or a dataset of MLflow;
             what this function has returned is returned as it is.
 
     Raises:
@@ -293,7 +301,7 @@ def _files(paths: Iterable[str | Path]) -> tuple[File, ...]:
 
 
 def open_file(named: str | Path) -> File:
-    """Return the file, folder of rows or URI that is named, with what is selected of it. Nothing is read yet.
+    """Return the file, folder or URI that is named, with what is selected of it. Nothing is read yet.
 
     Raises:
         UsageError: if no id follows a colon.
@@ -309,15 +317,16 @@ def file_at(path: str | Path, selected: tuple[str, ...] = ()) -> File:
         rows = not text.endswith(".json")
     else:
         rows = text.endswith(ENDINGS) or (folder.is_dir() and (is_run(folder) or bool(folder.children())))
-    return RowFiles(path, selected) if rows else JsonFile(path, selected)
+    kind = RowFiles if rows else ConformanceFolder if not is_uri(path) and folder.is_dir() and has_tests(Path(path)) else JsonFile
+    return kind(path, selected)
 
 
 def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None = None) -> EvalSet:
     """Return the eval set in a file of any ADK generation, or a selection of it, ``path:eval_1,eval_2``.
 
     Args:
-        path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, or an fsspec URI of any of these; optionally followed
-            by a colon and the ids to keep.
+        path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, an fsspec URI of any of these, or a folder of tests of
+            ``adk conformance``; optionally followed by a colon and the ids to keep.
         initial_session: the separate session file of a legacy list of turns.
 
     Raises:
@@ -325,6 +334,8 @@ def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None
         UsageError: if a selected id is not in the file.
     """
     file = open_file(path) if isinstance(path, str | Path) else path
+    if isinstance(file, ConformanceFolder):
+        return eval_set_of(Path(file.path), file.selected)
     session = None if initial_session is None else parse(_SESSION, read_text(Path(initial_session)), str(initial_session))
     if isinstance(file, RowFiles):
         eval_set = file.cases().eval_set()
@@ -384,7 +395,7 @@ def test_files(folder: Path) -> list[Path]:
     """
     found = sorted(path for path in folder.rglob("*.test.json") if path.is_file())
     if not found:
-        raise UsageError(f"{folder}: found no *.test.json file in this folder or its subfolders")
+        raise UsageError(f"{folder}: found no *.test.json file and no spec.yaml in this folder or its subfolders")
     return found
 
 

@@ -213,6 +213,37 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     return list(problems.values())
 
 
+def excess(events: Iterable[Any], *, most: int, deepest: int) -> str:
+    """Return why a document of YAML must not be built, told by its events alone: a few lines of aliases can stand for billions of values.
+
+    Args:
+        events: those of PyYAML or ruamel.yaml.
+        most: how many values it may have once its aliases are written out.
+        deepest: how many levels it may have.
+    """
+    sizes: dict[str, int] = {}
+    counts, anchors = [0], [""]
+    for event in events:
+        kind = type(event).__name__
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            counts.append(1)
+            anchors.append(event.anchor or "")
+        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
+            count, anchor = counts.pop(), anchors.pop()
+            counts[-1] += count
+            sizes[anchor] = count
+        elif kind == "AliasEvent":
+            if event.anchor in anchors:
+                return f"an alias *{event.anchor} that contains itself"
+            counts[-1] += sizes.get(event.anchor, 1)
+        elif kind == "ScalarEvent":
+            counts[-1] += 1
+            sizes[event.anchor or ""] = 1
+        if len(counts) > deepest or sum(counts) > most:
+            return f"more than {most:,} values or {deepest} levels"
+    return ""
+
+
 def repeated(ids: Iterable[str], place: str, wanted: str = "a unique id") -> list[Problem]:
     """Return a problem for each id that stands in a list for a second time; `place` is the JSON path of one, with ``{}`` for its index."""
     first: dict[str, int] = {}

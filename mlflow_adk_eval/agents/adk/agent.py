@@ -197,6 +197,8 @@ class AdkSession:
     """What cancelled a tool; ``None`` once something has come after it."""
     world: AdkWorld | None = None
     """What replays or records its calls; ``None``: they are real."""
+    made: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """The ids of the calls so far that the user has not answered, by tool, for answers without id."""
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the agent a message; a turn that fails is kept with the events it had."""
@@ -220,11 +222,18 @@ class AdkSession:
         from google.genai import types  # noqa: PLC0415
 
         message = types.Content.model_validate({"role": "user"} | user.model_dump(mode="json", exclude_none=True))
+        for answer in [part.function_response for part in message.parts or () if part.function_response and not part.function_response.id]:
+            made = self.made.get(answer.name or "")
+            if not made:
+                raise AgentError(f"the user answers the tool {answer.name!r}, but the agent has no open call of it")
+            answer.id = made.pop(0)
         session = {"user_id": self.session.user_id, "session_id": self.session.id}
         run = self.runner.run_async(**session, new_message=message, run_config=self.run_config)
         async with aclosing(run) as stream:
             async for event in stream:
                 self.events.append(event)
+                for call in () if event.partial else event.get_function_calls():
+                    self.made.setdefault(call.name, []).append(call.id)
                 self.cut_off = None
         if self.cut_off is not None:  # ADK 2 ends a run in which something was cancelled as if it were done
             raise self.cut_off

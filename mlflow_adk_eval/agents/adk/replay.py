@@ -71,8 +71,9 @@ class AdkWorld:
         """Whether a tool runs as it is: it is prepared, or ADK's own, or an agent whose calls are seen and known, so that it is these that are replayed."""
         from google.adk.tools.agent_tool import AgentTool  # noqa: PLC0415 - an extra
 
-        seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True)
-        inner = seen and (self.world.replay.knows_inner or self.world.replay.record)
+        recorded = self.world.replay.recorded
+        seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True) and tool.name not in recorded
+        inner = seen and (bool(recorded) or self.world.replay.record)
         return inner or getattr(tool, _OURS, False) or (tool.name in _ADKS_OWN and type(tool).__module__.startswith("google.adk."))
 
     def _asking(self, tool: Any, agent: str) -> Any:

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT, range_of
 from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, did_you_mean, json_path, nearest, shown
-from mlflow_adk_eval.evalset.parse import Steps, members, problems_of, read_text, unknown_keys
+from mlflow_adk_eval.evalset.parse import Steps, excess, members, problems_of, read_text, unknown_keys
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy, Rule, contradictions
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.signing.identities import load_trust
@@ -39,7 +39,7 @@ def decode_yaml(text: bytes, source: str) -> Any:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 
     try:
-        problem = _excess(YAML(typ="safe", pure=True).parse(text))
+        problem = excess(YAML(typ="safe", pure=True).parse(text), most=_MOST_VALUES, deepest=_DEEPEST)
         if not problem:
             return YAML(typ="safe", pure=True).load(text)
     except MarkedYAMLError as error:
@@ -49,31 +49,6 @@ def decode_yaml(text: bytes, source: str) -> Any:
     except (YAMLError, ValueError) as error:
         problem = f"text that is not YAML ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     raise PolicyError(source, [Problem("$", problem, "YAML or JSON")])
-
-
-def _excess(events: Iterable[Any]) -> str:
-    """Return why a document must not be built, told by its events alone: a few lines of aliases can stand for billions of values."""
-    sizes: dict[str, int] = {}
-    counts, anchors = [0], [""]
-    for event in events:
-        kind = type(event).__name__
-        if kind in ("MappingStartEvent", "SequenceStartEvent"):
-            counts.append(1)
-            anchors.append(event.anchor or "")
-        elif kind in ("MappingEndEvent", "SequenceEndEvent"):
-            count, anchor = counts.pop(), anchors.pop()
-            counts[-1] += count
-            sizes[anchor] = count
-        elif kind == "AliasEvent":
-            if event.anchor in anchors:
-                return f"an alias *{event.anchor} that contains itself"
-            counts[-1] += sizes.get(event.anchor, 1)
-        elif kind == "ScalarEvent":
-            counts[-1] += 1
-            sizes[event.anchor or ""] = 1
-        if len(counts) > _DEEPEST or sum(counts) > _MOST_VALUES:
-            return f"more than {_MOST_VALUES:,} values or {_DEEPEST} levels"
-    return ""
 
 
 _LARGEST = 256 * 1024
