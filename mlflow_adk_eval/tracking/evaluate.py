@@ -10,6 +10,7 @@ into a report, and logs the report as a bundle. What was paid for is in the ledg
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -227,6 +228,8 @@ def replay_source(given: Any, uri: str | None) -> Recording | None:
     """Return what is to answer an agent's calls: what a run, a recording, traces or a world hold of them."""
     if given is None:
         return None
+    if isinstance(given, str) and re.fullmatch(r"[0-9a-f]{32}", given) and not Path(given).exists():
+        given = f"runs:/{given}"
     if (earlier := run_named(given, uri)) is not None:
         return world_of_run(earlier, uri)
     found = resolve_agent(given) if is_traces(given) else load_recording(given)
