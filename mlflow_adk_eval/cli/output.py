@@ -28,6 +28,7 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
     from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.replays import replays_of
 
 LOGGER = logging.getLogger("mlflow_adk_eval")
 NAMED_RUNS = logging.getLogger("mlflow_adk_eval.gating.named_runs")
@@ -205,6 +206,7 @@ def _report_json(report: Report) -> dict[str, Any]:
         "simulating": asdict(report.simulating) if report.simulating else None,
         "endings": dict(Counter(case.ending.reason for case in report.cases if case.ending)),
         "injections": dict(Counter(injection.kind for case in report.cases for injection in case.injections)),
+        "replay": {"world": report.world.digest, "mode": report.world.mode, **asdict(replays_of(report))} if report.world else None,
         "notes": list(report.notes),
     }
 

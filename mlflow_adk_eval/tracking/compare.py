@@ -115,6 +115,7 @@ _PARAMS: Mapping[str, str] = {
     "adk_eval.judge_model": "Judges",
     "adk_eval.user_simulator.model": "Simulated users",
     "adk_eval.baseline": "Baseline",
+    "adk_eval.world": "Recorded world",
 }
 _PREFIXES: Mapping[str, str] = {"adk_eval.judge.": "Judge of ", "adk_eval.prompt.": "Prompt of ", "adk_eval.version.": "Version of "}
 

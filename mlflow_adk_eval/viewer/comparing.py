@@ -144,7 +144,7 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
     matrix = matrix_of(opened, query, {row.eval_id for row in chosen}) if query.get("view") == "matrix" else None
     page = paged(chosen, query, CASES_A_PAGE)
     alone = len(comparisons) == 1
-    facts = {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
+    facts = {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges", "Recorded world")}
     facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
     later = list(zip(heads[1:], comparisons, strict=True))
     return {

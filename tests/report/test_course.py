@@ -28,6 +28,7 @@ from mlflow_adk_eval.testing.failure import failure_of, text_of
 from mlflow_adk_eval.testing.pytest_session import Results
 from tests.kit import call, case, cases, gone, scenario, turn
 from tests.report.pages import page, visible
+from tests.tracking.worlds import replayed, world
 
 CONFIG = parse_config(
     {
@@ -136,6 +137,19 @@ def test_the_page_has_a_badge_for_each_ending_and_marks_each_injection() -> None
     assert "Actual call as expected injected error after 1.5 s" in text
     # Which of the two bookings was delayed is not known.
     assert "Tool environment: book: delayed by 2 s" in text
+
+
+def test_what_a_recording_answered_is_said_in_one_line_and_marked_at_its_calls() -> None:
+    report = replayed(world(models=True), "agent")
+    said = f"Replayed: 3 of 3 tool calls, 3 of an unknown number of requests to the agent's model, from {world().digest[:19]}…"
+    text = visible(page(report))
+    assert said in terminal(report)
+    assert said in note_of(report)
+    assert f"Recordings{said}" in text
+    assert text.count("as expected replayed") == 3
+    assert "Tool environment" not in text
+    assert "injected" not in table_for(report).columns
+    assert f"Recorded: 3 tool calls, as {world().digest[:19]}…" in terminal(replayed(world("record")))
 
 
 def test_the_table_has_columns_for_it_only_where_there_is_something() -> None:

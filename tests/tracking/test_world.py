@@ -17,6 +17,8 @@ from mlflow_adk_eval.tracking.bundle import bundle_of
 from mlflow_adk_eval.tracking.client import connect
 from mlflow_adk_eval.tracking.earlier_runs import world_of_run
 from mlflow_adk_eval.tracking.evaluate import log_report
+from mlflow_adk_eval.viewer.one_run import run_facts
+from mlflow_adk_eval.viewer.store import RunStore
 from tests.mlflow_kit import opened
 from tests.tracking.small import rooms
 from tests.tracking.test_bundle import RUN
@@ -51,6 +53,10 @@ def test_a_world_is_logged_once_and_is_found_by_every_run_that_met_it(uri: str) 
         assert {call.answer for runs in source.runs.values() for run in runs for call in run.calls} == {"done"}
         assert source.origin
         assert source.origin.agent_version
+    # Pages of a comparison name the worlds where they differ.
+    about = [[one.about for one in adk_eval.compare(other, to, tracking_uri=uri).differences] for to in (first, other)]
+    assert about == [["Recorded world"], []]
+    assert run_facts(RunStore(uri).open(second))["Recordings"].startswith("Replayed: 3 of 3 tool calls")
     # What is judged again met the world that its conversations met.
     again = adk_eval.evaluate(rooms(), f"runs:/{second}", tracking_uri=uri, experiment="worlds", traces=False)
     assert again.world

@@ -20,7 +20,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
 from mlflow_adk_eval.results.report import Cases, Report, criteria_of
 
 _MOST_PLACES = 20
-_ABSENT_MEANS = frozenset({"Judges", "Simulated users", "Baseline"})
+_ABSENT_MEANS = frozenset({"Judges", "Simulated users", "Baseline", "Recorded world"})
 """Facts that a run without them does not have; any other is unknown where it is missing."""
 
 
@@ -148,6 +148,7 @@ def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping
         "Judges": ", ".join(report.judging.models) if report.judging else "",
         "Simulated users": ", ".join(report.simulating.models) if report.simulating else "",
         "Baseline": report.baseline,
+        "Recorded world": report.world.digest if report.world else "",
     }
     return ComparedRun(
         name=name,

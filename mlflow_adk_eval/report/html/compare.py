@@ -82,7 +82,7 @@ def _facts(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     facts = {"Run": [side.name for side in sides]}
     if any(side.run_id and side.run_id != side.name for side in sides):
         facts["MLflow run"] = [side.run_id for side in sides]
-    facts |= {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges")}
+    facts |= {name: [side.facts.get(name, "") for side in sides] for name in ("Agent", "Agent version", "Judges", "Recorded world")}
     facts["Eval set"] = [side.eval_set.eval_set_id for side in sides]
     yield from ((name, before, after) for name, (before, after) in facts.items() if before or after)
 

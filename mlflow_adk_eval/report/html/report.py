@@ -158,7 +158,7 @@ def turn_view(
         ),
         injections=tuple(
             texts.words(f"{injection.tool}: {injection}")
-            for injection in injections
+            for injection in case.injections
             if injection.invocation_index == index and id(injection) not in placed
         ),
         events=tuple(islice(_events(turn.actual, texts), MOST_EVENTS)) if whole and turn.actual else (),
