@@ -37,6 +37,10 @@ class House:
         return f"{device} is {session.tool(self.switch)(device)}"
 
 
+class Barn(House):
+    """Another agent."""
+
+
 def answers(report: adk_eval.Report) -> list[str]:
     return [turn.final_text for case in report.cases for turn in case.actual]
 
@@ -87,7 +91,7 @@ def test_two_versions_meet_the_same_world_and_the_gate_compares_them(how: dict[s
     assert (decision.verdict, away.calls) == ("passed", [])
     asks = {"tracking_uri": how["tracking_uri"], "raise_on_failure": False}
     assert adk_eval.gate(str(live.run_id), {"thresholds": True, "replay": {"tools": "strict"}}, **asks).verdict == "undecided"
-    alone = adk_eval.evaluate(CASES, away, CONFIG, **how)
+    alone = adk_eval.evaluate(CASES, Barn(), CONFIG, **how)
     refused = adk_eval.gate(str(alone.run_id), {key: value for key, value in policy.items() if key != "replay"}, **asks)
     assert refused.verdict == "undecided"
     assert "world" in " ".join(refused.reasons)
