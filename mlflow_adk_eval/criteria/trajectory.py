@@ -11,13 +11,12 @@ Both compare the calls that the events of a turn report. Where ``include_inner_c
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import count, islice
 from operator import not_
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
@@ -73,14 +72,16 @@ class ToolParameterSettings(ToolCallSettings):
         return index >= len(turns) or bool(turns[index].tool_calls)
 
 
-S = TypeVar("S", bound=ToolCallSettings)
+Compare = Callable[[Sequence[FunctionCall], Sequence[FunctionCall], Any], Scored | None]
+"""From the calls of a turn, the expected ones and the settings to a score; ``None`` where there is nothing to score."""
 
 
 @dataclass(frozen=True, slots=True)
-class _ComparedCalls(Generic[S]):
-    """A criterion that compares the calls of each turn with the expected ones; the case score is the mean."""
+class ComparedCalls:
+    """Compares the calls of each turn with the expected ones; the case score is the mean."""
 
-    settings: S
+    settings: ToolCallSettings
+    compare: Compare
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""
@@ -92,13 +93,9 @@ class _ComparedCalls(Generic[S]):
                 if unknown := _unknown(run.inner_calls, turn):
                     return Errored(f"include_inner_calls: the calls of {unknown}")
                 calls = made_calls(actual, run.inner_calls, turn, self.settings)
-            return self.compare(calls, expected.tool_calls)
+            return self.compare(calls, expected.tool_calls, self.settings)
 
         return judge_pairs(run, judge)
-
-    @abstractmethod
-    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored | None:
-        """Compare the calls of a turn with the expected ones; ``None`` where there is nothing to score."""
 
 
 def _unknown(inner: Sequence[InnerCall] | None, turn: int) -> str:
@@ -125,20 +122,6 @@ def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, tur
     return [call for _, call in sorted([*enumerate(calls, start=1), *within], key=lambda one: one[0])]
 
 
-@dataclass(frozen=True, slots=True)
-class ToolTrajectory(_ComparedCalls[ToolTrajectorySettings]):
-    """1 for each turn whose tool calls match the expected ones, else 0; the case score is the mean.
-
-    Source: ADK's evaluation criteria. The rationale of a 0 is the alignment of both sides.
-    """
-
-    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored:
-        """Return 1 or 0, and why."""
-        if trajectory_matches(got, want, self.settings.match_type, ignore_args=self.settings.ignore_args):
-            return _agreement(len(got), len(want))
-        return Scored(0.0, rationale(got, want, self.settings))
-
-
 @cache
 def _agreement(actual: int, expected: int) -> Scored:
     more = f"{actual - expected} more, as this match type allows." if actual > expected else ""
@@ -148,46 +131,45 @@ def _agreement(actual: int, expected: int) -> Scored:
     return Scored(1.0, f"{called}, and {more}" if more else f"{called}.")
 
 
-def rationale(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> str:
-    """Return why calls do not match, as Markdown: a sentence or two, then a line for each call that is not as expected."""
-    ordered = settings.match_type != "ANY_ORDER"
-    steps = align(actual, expected, ordered=ordered, ignore_args=settings.ignore_args)
-    same = sum(step.kind == "same" for step in steps)
-    head = f"{same} of {len(expected)} expected calls match ({settings.match_type}{', arguments ignored' if settings.ignore_args else ''})."
-    any_order, in_order = (
-        trajectory_matches(actual, expected, kind, ignore_args=settings.ignore_args) for kind in ("ANY_ORDER", "IN_ORDER")
-    )
-    if ordered and any_order and not in_order:
+def trajectory(got: Sequence[FunctionCall], want: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> Scored:
+    """Return 1 if calls match the expected ones, else 0, with each call that is not as expected.
+
+    Source: ADK's evaluation criteria. The rationale of a 0 is the alignment of both sides.
+    """
+    kind, ignore = settings.match_type, settings.ignore_args
+    if trajectory_matches(got, want, kind, ignore_args=ignore):
+        return _agreement(len(got), len(want))
+    steps = align(got, want, ordered=kind != "ANY_ORDER", ignore_args=ignore)
+    blamed = [step for step in steps if step.kind != "same"]
+    head = f"{len(steps) - len(blamed)} of {len(want)} expected calls match ({kind}{', arguments ignored' if ignore else ''})."
+    any_order, in_order = (trajectory_matches(got, want, each, ignore_args=ignore) for each in ("ANY_ORDER", "IN_ORDER"))
+    if kind != "ANY_ORDER" and any_order and not in_order:
         head += " All of them were made, but not in the expected order."
-    return _blaming(head, [step for step in steps if step.kind != "same"], extra_allowed=settings.match_type != "EXACT")
+    return Scored(0.0, _blaming(head, blamed, extra_allowed=kind != "EXACT"))
 
 
-@dataclass(frozen=True, slots=True)
-class ToolParameterMatch(_ComparedCalls[ToolParameterSettings]):
-    """The share of the expected arguments that each turn's calls have with equal values; the case score is the mean.
+def parameters(got: Sequence[FunctionCall], want: Sequence[FunctionCall], _: ToolParameterSettings) -> Scored | None:
+    """Return the share of the expected arguments that calls have with equal values, as the mean over the expected calls.
 
     Source: ADK's ``tool_parameter_match``. Each expected call is paired with the next call of its name, and further arguments do not matter.
     """
-
-    def compare(self, got: Sequence[FunctionCall], want: Sequence[FunctionCall], /) -> Scored | None:
-        """Return the mean share over the expected calls, and which arguments differ."""
-        if not want:
-            return None
-        shares, blamed, following = list[float](), list[Step](), 0
-        for call in want:
-            place = next((place for place in range(following, len(got)) if got[place].name == call.name), None)
-            if place is None:
-                shares.append(0.0)
-                blamed.append(Step("missing", call, None))
-                continue
-            following, due, made = place + 1, call.args or {}, got[place].args or {}
-            given = {name: made[name] for name in due if name in made}
-            equal = sum(json_equal(value, due[name]) for name, value in given.items())
-            shares.append(equal / len(due) if due else 1.0)
-            if equal < len(due):
-                blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
-        head = f"{len(want) - len(blamed)} of {len(want)} expected calls were made with the expected arguments."
-        return Scored(mean(shares), _blaming(head, blamed, extra_allowed=True) if blamed else head)
+    if not want:
+        return None
+    shares, blamed, following = list[float](), list[Step](), 0
+    for call in want:
+        place = next((place for place in range(following, len(got)) if got[place].name == call.name), None)
+        if place is None:
+            shares.append(0.0)
+            blamed.append(Step("missing", call, None))
+            continue
+        following, due, made = place + 1, call.args or {}, got[place].args or {}
+        given = {name: made[name] for name in due if name in made}
+        equal = sum(json_equal(value, due[name]) for name, value in given.items())
+        shares.append(equal / len(due) if due else 1.0)
+        if equal < len(due):
+            blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
+    head = f"{len(want) - len(blamed)} of {len(want)} expected calls were made with the expected arguments."
+    return Scored(mean(shares), _blaming(head, blamed, extra_allowed=True) if blamed else head)
 
 
 def _blaming(head: str, blamed: Sequence[Step], *, extra_allowed: bool) -> str:
@@ -221,7 +203,7 @@ SPECS = (
         kept="the calls that are missing, unexpected or have different arguments",
         settings=ToolTrajectorySettings,
         needs=("reference", "expected_calls", "calls"),
-        make=ToolTrajectory,
+        make=partial(ComparedCalls, compare=trajectory),
     ),
     CriterionSpec(
         name="tool_parameter_match",
@@ -230,6 +212,6 @@ SPECS = (
         kept="the arguments that differ, and the calls that are missing",
         settings=ToolParameterSettings,
         needs=("reference", "expected_calls", "calls"),
-        make=ToolParameterMatch,
+        make=partial(ComparedCalls, compare=parameters),
     ),
 )

@@ -5,17 +5,18 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.criteria.trajectory import ToolParameterMatch, ToolParameterSettings, ToolTrajectory, ToolTrajectorySettings
+from mlflow_adk_eval.criteria.trajectory import ToolParameterSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Skipped
 from tests.kit import call, case, event, recorded, run_of, scenario, turn
 
 Calls = list[FunctionCall]
+trajectory, parameters = (CRITERIA[name].make for name in ("tool_trajectory_avg_score", "tool_parameter_match"))
 
 
 def judge(actual: Calls, expected: Calls, **settings: Any) -> Scored:
-    criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0, **settings))
+    criterion = trajectory(ToolTrajectorySettings(threshold=1.0, **settings))
     (cell,) = criterion(run_of([turn("", *actual)], [turn("", *expected)])).per_invocation
     assert isinstance(cell, Scored)
     return cell
@@ -93,14 +94,14 @@ def test_arguments_that_are_no_json_are_shown_as_text() -> None:
 
 
 def test_both_shapes_of_intermediate_data_are_compared() -> None:
-    criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0))
+    criterion = trajectory(ToolTrajectorySettings(threshold=1.0))
     actual = recorded("done", event(call("a", x=1)), event(text="thinking"), event(call("b"), call("c")))
     judged = criterion(run_of([actual], [turn("done", call("a", x=1), call("b"), call("c"))]))
     assert judged.per_invocation == (Scored(1.0, "All 3 expected calls were made."),)
 
 
 def test_a_turn_that_is_missing_on_either_side_is_an_error_of_that_turn() -> None:
-    criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0))
+    criterion = trajectory(ToolTrajectorySettings(threshold=1.0))
     first, second = criterion(run_of([turn()], [turn(), turn()])).per_invocation
     assert isinstance(first, Scored)
     assert second == Errored("no actual turn: the agent has 1 of 2 turns")
@@ -110,7 +111,7 @@ def test_a_turn_that_is_missing_on_either_side_is_an_error_of_that_turn() -> Non
 
 
 def test_a_scenario_has_nothing_to_compare_with() -> None:
-    criterion = ToolTrajectory(ToolTrajectorySettings(threshold=1.0))
+    criterion = trajectory(ToolTrajectorySettings(threshold=1.0))
     assert (
         criterion(run_of([turn(), turn()], None)).per_invocation
         == (Skipped("the case is a scenario and has no reference conversation"),) * 2
@@ -161,13 +162,13 @@ ROME, PARIS = call("search", city="Rome"), call("search", city="Paris")
     ],
 )
 def test_each_expected_argument_counts(actual: Calls, expected: Calls, score: float, rationale: str) -> None:
-    criterion = ToolParameterMatch(ToolParameterSettings(threshold=0.5))
+    criterion = parameters(ToolParameterSettings(threshold=0.5))
     assert criterion(run_of([turn("", *actual)], [turn("", *expected)])).per_invocation == (Scored(score, rationale),)
 
 
 def test_turns_and_cases_that_expect_no_call_are_left_out() -> None:
     settings = ToolParameterSettings(threshold=0.5)
-    criterion, silent = ToolParameterMatch(settings), case("c", turn(), turn())
+    criterion, silent = parameters(settings), case("c", turn(), turn())
     first, second = criterion(run_of([turn("", ROME)] * 2, [turn(), turn("", ROME)])).per_invocation
     assert (first, isinstance(second, Scored)) == (None, True)
     assert criterion(run_of([turn()], None)).per_invocation == (Skipped("the case is a scenario and has no reference conversation"),)
