@@ -23,7 +23,7 @@ from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.turns import invocation_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset.conformance import recorded_runs
+from mlflow_adk_eval.evalset.conformance import recorded_tests
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
     WORLD,
@@ -164,8 +164,7 @@ def load_recording(recorded: Recorded) -> Recording:
         case str() | Path():
             file = open_file(given)
             if isinstance(file, ConformanceFolder):
-                agent, runs = recorded_runs(Path(file.path), file.selected, request_sha256)
-                return Recording({eval_id: (conversation_of(run),) for eval_id, run in runs.items()}, origin=Origin(agent=agent))
+                return recording_of_set(recorded_tests(Path(file.path), file.selected, request_sha256))
             if isinstance(file, RowFiles) and not file.selected:
                 return _of_rows(file.cases())
             return _of_text(JsonFile(given).read(), str(given), stem_of(Path(given)))

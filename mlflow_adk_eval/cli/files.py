@@ -176,11 +176,9 @@ def _validate_rows(named: str) -> dict[str, str]:
 def _validate_tests(named: str) -> dict[str, str]:
     recording = adk_eval.load_recording(named)
     runs = [run for runs in recording.runs.values() for run in runs]
-    said = f"{counted(len(runs), 'case')}, {counted(sum(len(run.actual) for run in runs), 'recorded turn')}"
-    calls = (
-        f"{counted(sum(len(run.calls) for run in runs), 'tool call')}, {counted(sum(len(run.model_calls) for run in runs), 'model call')}"
-    )
-    return {"kind": "conformance tests", "summary": f"{said}, {calls} of agent {recording.name}"}
+    turns, calls = sum(len(run.actual) for run in runs), sum(len(run.calls) + len(run.model_calls) for run in runs)
+    summary = f"{counted(len(runs), 'case')} of agent {recording.name}, {counted(turns, 'turn')}, {counted(calls, 'recorded call')}"
+    return {"kind": "conformance tests", "summary": summary}
 
 
 def _validate_config(head: Any, file: Path) -> dict[str, str]:

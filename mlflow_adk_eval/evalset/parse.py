@@ -213,6 +213,13 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     return list(problems.values())
 
 
+def not_yaml(error: Exception) -> str:
+    """Return what is found instead of YAML, of an error of PyYAML or ruamel.yaml."""
+    mark = getattr(error, "problem_mark", None)
+    where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"text that is not YAML ({getattr(error, 'problem', None) or next(iter(str(error).splitlines()), type(error).__name__)}{where})"
+
+
 def excess(events: Iterable[Any], *, most: int, deepest: int) -> str:
     """Return why a document of YAML must not be built, told by its events alone: a few lines of aliases can stand for billions of values.
 

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT, range_of
 from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, did_you_mean, json_path, nearest, shown
-from mlflow_adk_eval.evalset.parse import Steps, excess, members, problems_of, read_text, unknown_keys
+from mlflow_adk_eval.evalset.parse import Steps, excess, members, not_yaml, problems_of, read_text, unknown_keys
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy, Rule, contradictions
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.signing.identities import load_trust
@@ -36,18 +36,14 @@ def decode_yaml(text: bytes, source: str) -> Any:
         PolicyError: if it is no YAML, more than one document, or more than a policy can be once its aliases are written out.
     """
     from ruamel.yaml import YAML  # noqa: PLC0415 - only policies are YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
+    from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
     try:
         problem = excess(YAML(typ="safe", pure=True).parse(text), most=_MOST_VALUES, deepest=_DEEPEST)
         if not problem:
             return YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = f"text that is not YAML ({error.problem}{where})"
     except (YAMLError, ValueError) as error:
-        problem = f"text that is not YAML ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        problem = not_yaml(error)
     raise PolicyError(source, [Problem("$", problem, "YAML or JSON")])
 
 
