@@ -112,7 +112,7 @@ class Adk:
 
     def client(self) -> AdkWebServerClient:
         client = AdkWebServerClient()
-        client._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://adk")
+        client._client = httpx.AsyncClient(transport=httpx.ASGITransport(self.app, raise_app_exceptions=False), base_url="http://adk")
         return client
 
     @contextmanager

@@ -90,7 +90,7 @@ def test_anything_else_is_refused(source: Any) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_folder_without_tests_and_a_selection_without_ids_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"run.cases: found no \*\.test\.json file in this folder or its subfolders"):
+    with pytest.raises(UsageError, match=r"run.cases: found no \*\.test\.json file and no spec\.yaml in this folder or its subfolders"):
         open_inputs("run/cases")
     with pytest.raises(UsageError, match="no eval id after the colon"):
         open_inputs("a.evalset.json:")
