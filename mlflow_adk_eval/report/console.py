@@ -110,7 +110,7 @@ def report_view(report: Report, *, detailed: bool = False) -> RenderableType:
     parts += _causes_view(report, outage)
     parts.append(_criteria_view(report))
     parts += [repeats_view(report.repeats)] if report.num_runs > 1 and report.cases else []
-    parts += [Text(line, style="dim") for line in sentences.circumstances_of(report).values()]
+    parts += [Text(line, style="dim") for line in sentences.circumstances(report).values()]
     parts += [Text(f"note: {note}", style="dim") for note in report.notes]
     return Group(*parts)
 

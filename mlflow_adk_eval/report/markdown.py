@@ -84,7 +84,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
         f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
         _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
         _repeats(report) if report.num_runs > 1 and report.cases else "",
-        *map(for_mlflow, sentences.circumstances_of(report).values()),
+        *map(for_mlflow, sentences.circumstances(report).values()),
         "\n".join(f"Note: {for_mlflow(note)}" for note in report.notes),
     ]
     return "\n\n".join(filter(None, parts))

@@ -161,25 +161,32 @@ class HasCourse(Protocol):
         ...
 
 
-def circumstances(courses: Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None) -> dict[str, str]:
-    """Return sentences on how results came about, each by what it is about, as far as there is something to say."""
+def circumstances(
+    of: Report | Iterable[HasCourse], judging: JudgeUsage | None = None, simulating: JudgeUsage | None = None
+) -> dict[str, str]:
+    """Return sentences on how results came about, each by what it is about, as far as there is something to say.
+
+    Args:
+        of: an evaluation, or what is known of its conversations alone.
+        judging: what judges took, where that is not the evaluation's.
+        simulating: what the models that played users took, likewise.
+    """
+    replayed = ""
+    if isinstance(of, Report):
+        replayed = format_replays(of.world, replays_of(of)) if of.world else ""
+        judging, simulating, of = of.judging, of.simulating, of.cases.courses()
     endings: list[Ending] = []
     injections: list[Injection] = []
-    for course in courses:
+    for course in of:
         endings += [course.ending] if course.ending else []
         injections += (injection for injection in course.injections if injection.kind not in REPLAYED)
     return {
+        **({"Recordings": replayed} if replayed else {}),
         **({"Endings": format_endings(endings)} if endings else {}),
         **({"Tool environment": format_injections(injections)} if injections else {}),
         **({"Simulated users": format_user_usage(simulating)} if simulating else {}),
         **({"Judges": format_judge_usage(judging)} if judging else {}),
     }
-
-
-def circumstances_of(report: Report) -> dict[str, str]:
-    """Return the `circumstances` of an evaluation, and how much of it a recording answered."""
-    replayed = {"Recordings": format_replays(report.world, replays_of(report))} if report.world else {}
-    return replayed | circumstances(report.cases.courses(), report.judging, report.simulating)
 
 
 def format_replays(world: World, found: Replays) -> str:

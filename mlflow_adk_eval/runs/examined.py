@@ -26,7 +26,7 @@ from mlflow_adk_eval.results.sequence import SEQUENCE, UntilDecided, read_sequen
 from mlflow_adk_eval.runs.checked_cells import TableReader
 from mlflow_adk_eval.runs.manifest import CONFIG, FOLDER, MANIFEST, Evidence, Manifest, contradictions, key_of_criterion, state_problems
 from mlflow_adk_eval.runs.parts import ACTUAL, CASES, VOTES
-from mlflow_adk_eval.runs.replays import replay_problems
+from mlflow_adk_eval.runs.replays import REPLAY, WORLD, replay_problems
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun, open_run
 from mlflow_adk_eval.text import Few
 
@@ -82,9 +82,11 @@ def examine(evidence: Evidence) -> ExaminedRun:
     cases = StoredCases(reading.columns, reading.run)
     evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
     report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
-    report = replace(report, world=reading.world)
+    problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
     try:
-        problems += [*contradictions(evidence, report), *replay_problems(evidence.params, report), *reading.table.unvoted.named]
+        if reading.world or REPLAY in evidence.params or WORLD in evidence.params:
+            report = replace(report, world=reading.world)
+            problems += replay_problems(evidence.params, report)
     except InputError as error:  # of a conversation, which nobody else looks into
         return ExaminedRun(evidence=evidence, problems=(*problems, f"{error.source} cannot be read: {error.problems[0]}"))
     return ReadableRun(

@@ -12,7 +12,7 @@ from typing import Any
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.report.html.report import HEIGHT, WIDTH, Bar, case_views, criterion_rows, share_of
-from mlflow_adk_eval.report.sentences import circumstances_of
+from mlflow_adk_eval.report.sentences import circumstances
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, Tally, Verdict, verdict_of
 from mlflow_adk_eval.text import counted, format_number
 from mlflow_adk_eval.viewer.first_look import FirstLook
@@ -113,7 +113,7 @@ def run_facts(opened: OpenRun) -> dict[str, str]:
         "Started": moment(row.started),
         "Mean per turn": " · ".join(means) + (extents[0] if complete else ""),
         "Judges": ": ".join(filter(None, (row.judges, usage))),
-        "Recordings": circumstances_of(report).get("Recordings", ""),
+        "Recordings": circumstances(report).get("Recordings", ""),
         "Runs of each case": str(report.num_runs) if report.num_runs > 1 else "",
     }
     return {name: value for name, value in facts.items() if value}

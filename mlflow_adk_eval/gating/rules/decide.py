@@ -230,8 +230,7 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         yield f"{len(run.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.holdout:
         yield UNSCORED
-    found = replays_of(run.report)
-    if not policy.replay and (found.replayed or found.replayed_requests):
+    if not policy.replay and run.report.world and ((found := replays_of(run.report)).replayed or found.replayed_requests):
         yield f"{found.tools} and {found.models} were answered from a recording; no `replay` in the policy says whether that may be"
     if policy.config:
         return
@@ -264,8 +263,9 @@ def _format_time(moment: datetime) -> str:
 
 def _pins_met(policy: Policy, trust: JudgeTrust) -> list[str]:
     """Return what a policy has pinned, for the reasons of a pass."""
-    pin, config, found = policy.eval_set, policy.config, replays_of(trust.run.report)
-    replayed = f"{found.tools} and {found.models} were" if trust.run.report.world else "nothing was"
+    pin, config, report = policy.eval_set, policy.config, trust.run.report
+    found = replays_of(report) if policy.replay and report.world else None
+    replayed = f"{found.tools} and {found.models} were" if found else "nothing was"
     demanded = ", ".join(f"{name} {threshold:.15g}" for name, threshold in ((config and config.criteria) or {}).items())
     return [
         *([f"the eval set has the id {pin.id!r}, as the policy requires"] if pin and pin.id else []),

@@ -25,7 +25,7 @@ from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
-from mlflow_adk_eval.report.sentences import circumstances_of, format_outages, format_share
+from mlflow_adk_eval.report.sentences import circumstances, format_outages, format_share
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult, CriterionResult, Outcome, Scored, Verdict, Vote, reaches, reason_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.table import ItemResult, cell_at, item_results, row_verdict, votes_by_turn
@@ -306,7 +306,7 @@ def html_of(report: Report, *, title: str, facts: Mapping[str, str], secrets: Ma
             "Eval set": report.eval_set.eval_set_id,
             **facts,
             **({"Runs of each case": str(report.num_runs)} if report.num_runs > 1 else {}),
-            **circumstances_of(report),
+            **circumstances(report),
         },
         criteria=criterion_rows(report),
         chart_size=(WIDTH, HEIGHT),
