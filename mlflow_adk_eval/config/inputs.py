@@ -98,8 +98,10 @@ def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_
     """
     file = open_file(named) if isinstance(named, str | Path) else named
     if isinstance(file, ConformanceFolder) and file.selected:  # the others may lack a recording, or be of another agent
-        path, left_out = Path(file.path), set(tests_in(Path(file.path))).difference(file.selected)
-        return EvalFile(path, load_eval_set(file), load_config(config, beside=path).without(left_out), str(path))
+        path, eval_set = Path(file.path), load_eval_set(file)
+        return EvalFile(
+            path, eval_set, load_config(config, beside=path).without({*tests_in(path)}.difference(eval_set.eval_ids)), str(path)
+        )
     eval_set = load_eval_set(replace(file, selected=()), initial_session=initial_session)
     whole = EvalFile(Path(file.path), eval_set, load_config(config, beside=file.folder), str(file.folder or file.path))
     return whole.selected(file.selected) if file.selected else whole

@@ -119,11 +119,11 @@ def eval_set_of(folder: Path, selected: Sequence[str] = ()) -> EvalSet:
 
     Args:
         folder: the folder of a test, of a category, or of categories.
-        selected: the ids of the tests to read; none: all.
+        selected: the ids of the tests to read, or the names of their agents; none: all.
 
     Raises:
         EvalSetError: if a file is missing or wrong, or the tests are of several agents.
-        UsageError: if there is no test with a selected id.
+        UsageError: if there is no test with a selected id, and no agent with that name.
     """
     name = folder.resolve().name
     return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(test.case for test in _tests(folder, selected)))
@@ -134,12 +134,12 @@ def recorded_tests(folder: Path, selected: Sequence[str], request_hash: Callable
 
     Args:
         folder: the folder of a test, of a category, or of categories.
-        selected: the ids of the tests to read; none: all.
+        selected: the ids of the tests to read, or the names of their agents; none: all.
         request_hash: the hash of a request to a model, as JSON.
 
     Raises:
         EvalSetError: if a file is missing or wrong, or the tests are of several agents.
-        UsageError: if there is no test with a selected id.
+        UsageError: if there is no test with a selected id, and no agent with that name.
     """
     tests = list(_tests(folder, selected))
     cases = [RecordedCase(eval_id=test.case.eval_id, runs=(_run_of(test, request_hash),)) for test in tests]
@@ -163,16 +163,20 @@ def tests_in(folder: Path) -> dict[str, Path]:
 
 def _tests(folder: Path, selected: Sequence[str]) -> Iterator[_Test]:
     places = tests_in(folder)
-    agents: dict[str, str] = {}
-    for eval_id in selected or places:
-        if eval_id not in places:
-            raise UsageError(f"{folder}: no test {eval_id!r}. {did_you_mean(eval_id, places)}".strip())
-        spec = parse(_SPEC, _yaml(places[eval_id] / SPEC), str(places[eval_id] / SPEC))
-        agents.setdefault(spec.agent, eval_id)
-        if len(agents) > 1:
-            found = " and ".join(f"{agent} ({test})" for agent, test in agents.items())
-            raise _refused(folder, "$", f"tests of several agents: {found}", "tests of one agent", f"Select them: {folder}:{eval_id}")
-        yield _test_of(eval_id, places[eval_id], spec)
+    read = places if not set(selected) <= places.keys() else {eval_id: places[eval_id] for eval_id in selected or places}
+    specs = {eval_id: parse(_SPEC, _yaml(place / SPEC), str(place / SPEC)) for eval_id, place in read.items()}
+    agents = {spec.agent for spec in specs.values()}
+    for one in selected:
+        if one not in places and one not in agents:
+            raise UsageError(f"{folder}: no test and no agent {one!r}. {did_you_mean(one, (*places, *agents))}".strip())
+    chosen = {eval_id: spec for eval_id, spec in specs.items() if not selected or {eval_id, spec.agent} & set(selected)}
+    agents = {spec.agent for spec in chosen.values()}
+    if len(agents) > 1:
+        some = min(agents)
+        raise _refused(
+            folder, "$", f"tests of {len(agents)} agents: {', '.join(sorted(agents))}", "those of one", f"Select them: {folder}:{some}"
+        )
+    yield from (_test_of(eval_id, places[eval_id], spec) for eval_id, spec in chosen.items())
 
 
 def _test_of(eval_id: str, place: Path, spec: _Spec) -> _Test:

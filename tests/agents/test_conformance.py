@@ -176,17 +176,16 @@ def test_a_bad_file_is_one_clear_error(folder: Path, what: str) -> None:
 
 
 def test_tests_of_several_agents_are_selected(recorded: Path, folder: Path) -> None:
-    with pytest.raises(
-        EvalSetError, match=r"tests of several agents: refunds .core/refunds. and travel .core/travel.; wanted tests of one agent"
-    ):
+    with pytest.raises(EvalSetError, match=r"found tests of 2 agents: refunds, travel; wanted those of one. Select them: .*tests:refunds"):
         load_inputs(recorded)
-    with pytest.raises(UsageError, match=r"no test 'core/travle'. Did you mean 'core/travel'\?"):
+    with pytest.raises(UsageError, match=r"no test and no agent 'core/travle'. Did you mean 'core/travel'\?"):
         load_inputs(f"{recorded}:core/travle")
+    assert load_recording(f"{recorded}:refunds").runs.keys() == {"core/refunds"}
     (folder / "test_config.json").write_text(
         json.dumps({"criteria": {"response_match_score": 1.0}, "case_criteria": {"core/refunds": {"response_match_score": 0.5}}})
     )
     (folder / "core" / "refunds" / SESSION).unlink()
-    eval_set, config = load_inputs(f"{folder}:core/travel")
+    eval_set, config = load_inputs(f"{folder}:travel")
     assert (eval_set.eval_ids, config.case_criteria) == (("core/travel",), {})
 
 
