@@ -71,7 +71,7 @@ def _case(report: Report, case: CaseResult, app_name: str) -> EvalCaseResult:
     return EvalCaseResult(
         eval_set_id=report.eval_set.eval_set_id,
         eval_id=case.eval_id,
-        final_eval_status=_OF_VERDICT[case.verdict],
+        final_eval_status=FAILED if case.error and not case.actual else _OF_VERDICT[case.verdict],
         overall_eval_metric_results=tuple(_metric(report, case, result, result.overall) for result in case.results),
         eval_metric_result_per_invocation=turns,
         session_id=session_id,

@@ -286,8 +286,11 @@ class Report:
 
         return repeats_of(self.cases, self.criteria, self.num_runs)
 
-    def to_frame(self, rows: Literal["cases", "invocations", "votes", "repeats"] = "cases") -> pd.DataFrame:
-        """Return a tidy frame with one row per case, turn (``invocations``) or vote, and criterion; ``repeats``: one row per case over all runs.
+    def to_frame(self, rows: Literal["cases", "invocations", "votes", "repeats", "pooled"] = "cases") -> pd.DataFrame:
+        """Return a tidy frame with one row per case run, turn (``invocations``) or vote, and criterion.
+
+        ``repeats``: one row per case over all runs. ``pooled``: one row per case and criterion, whose score is the mean over all turns of all
+        runs, as ADK's ``MEAN_OVER_INVOCATIONS`` has it, with the numbers of turns that have a score (``scored``) and of those that have none.
 
         Raises:
             UsageError: for any other word.

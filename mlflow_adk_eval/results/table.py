@@ -30,6 +30,7 @@ from mlflow_adk_eval.results.outcomes import (
     case_outcome,
     explanation_of,
     grouped,
+    mean,
     reason_of,
     status_of,
 )
@@ -188,11 +189,11 @@ Row = tuple[Any, ...]
 
 
 def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
-    """Return a frame with one row per case, invocation or vote, and criterion.
+    """Return a frame with one row per case run, invocation, vote or case, and criterion.
 
     Args:
         results: the results of the case runs.
-        rows: ``cases``, ``invocations`` or ``votes``.
+        rows: ``cases``, ``invocations`` or ``votes``; ``pooled``: all runs of a case are one row.
 
     Raises:
         UsageError: for any other word.
@@ -214,8 +215,11 @@ def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
             for index, outcome in enumerate(one.per_invocation)
             if outcome is not None
         ]
+    elif rows == "pooled":
+        columns = ("eval_id", "criterion", "threshold", "score", "runs", "scored", "missing")
+        values = [(*key, *_pooled(runs)) for key, runs in grouped(((case.eval_id, one.criterion), one) for case, one in pairs).items()]
     else:
-        raise UsageError(f"to_frame({rows!r}): wanted one of cases, invocations, votes, repeats")
+        raise UsageError(f"to_frame({rows!r}): wanted one of cases, invocations, votes, repeats, pooled")
     # pandas takes no half of a surrogate pair, which a reason may quote from an agent's answer.
     fit = [[value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for value in row] for row in values]
     frame = pd.DataFrame(fit, columns=list(columns))
@@ -228,6 +232,14 @@ def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:
 
     columns, rows = table_of_repeats(repeats)
     return pd.DataFrame(rows, columns=list(columns))
+
+
+def _pooled(runs: Sequence[CriterionResult]) -> Row:
+    """Return what the runs of a case come to as ADK counts them: the mean over all turns of all runs, as far as they have a score."""
+    scores = [cell.score for one in runs for cell in one.per_invocation if isinstance(cell, Scored)]
+    score = runs[0].score if len(runs) == 1 else None  # which need not be the mean of its turns
+    pooled = mean(scores) if score is None and scores else score
+    return runs[0].threshold, pooled, len(runs), len(scores), sum(one.counts.errored + one.counts.skipped for one in runs)
 
 
 def _cell_values(result: CriterionResult, outcome: Outcome) -> Row:

@@ -5,19 +5,28 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from importlib import import_module
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.evalset.conversation import FAILED as ADK_FAILED
+from mlflow_adk_eval.evalset.conversation import NOT_EVALUATED, EvalSetResult, dumps_result
+from mlflow_adk_eval.evalset.conversation import PASSED as ADK_PASSED
+from mlflow_adk_eval.report.adk_result import result_of
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Scored, case_outcome
 from mlflow_adk_eval.results.repeats import Repeats, pass_hat, table_of_repeats, variance
 from mlflow_adk_eval.results.report import Report
-from tests.kit import RESPONSE, TRAJECTORY, cases, config
+from tests.kit import RESPONSE, TRAJECTORY, case_result, cases, config, turn
 from tests.profiles import examples
 from tests.results.repeated import FAILED, LOST, PASSED, Scores, case_run, repeated, result
 
+AGGREGATOR = "google.adk.evaluation._eval_case_result_aggregator"
+"""The module is on ADK's main branch; until it is released, the oracle is its rule, written once more."""
 SCORES = st.floats(-1e6, 1e6)
 
 
@@ -241,3 +250,80 @@ def test_the_frame_has_a_row_for_each_case() -> None:
 def test_the_frame_of_cases_that_ran_once_says_so() -> None:
     frame = repeated({"a": [0.8]}).to_frame("repeats")
     assert frame[["runs", "pass_hat_1", f"{RESPONSE}/mean"]].to_numpy().tolist() == [[1, 1.0, 0.8]]
+
+
+# ADK's MEAN_OVER_INVOCATIONS
+
+TURNS = st.lists(st.floats(0, 1) | st.none(), max_size=4)
+"""The scores of one run, by turn; none at all: the agent broke off before its first turn."""
+
+
+def aggregator() -> Any:
+    try:
+        return import_module(AGGREGATOR)
+    except ImportError:
+        return None
+
+
+def pooled(cases_of: dict[str, list[list[float | None]]]) -> Report:
+    found: list[CaseResult] = []
+    for eval_id, runs in cases_of.items():
+        for index, scores in enumerate(runs):
+            cells = [Errored("judge down") if score is None else Scored(score) for score in scores] or [Errored("there is no actual turn")]
+            one = CriterionResult(
+                criterion=RESPONSE, threshold=0.5, greater_is_better=True, overall=case_outcome(cells), per_invocation=tuple(cells)
+            )
+            had = (turn(),) * len(scores)
+            broken = "" if scores else "the model is down"
+            found.append(case_result(eval_id, index, actual=had, expected=had or (turn(),), results=[one], error=broken))
+    return Report(eval_set=cases(), config=config(**{RESPONSE: 0.5}), cases=found, num_runs=max(map(len, cases_of.values()), default=1))
+
+
+def by_adk(result: EvalSetResult) -> dict[str, tuple[float | None, int]]:
+    """Return each case's score and final status by the rule of the aggregator on ADK's main branch, for cases of several runs."""
+    found: dict[str, tuple[float | None, int]] = {}
+    for eval_id in {case.eval_id for case in result.eval_case_results}:
+        runs = [case for case in result.eval_case_results if case.eval_id == eval_id]
+        metrics = [metric for case in runs for one in case.eval_metric_result_per_invocation for metric in one.eval_metric_results]
+        scores = [metric.score for metric in metrics if metric.score is not None]
+        status = NOT_EVALUATED
+        if scores:
+            status = ADK_PASSED if statistics.mean(scores) >= 0.5 else ADK_FAILED
+        crashed = any(case.final_eval_status == ADK_FAILED and not case.eval_metric_result_per_invocation for case in runs)
+        found[eval_id] = (statistics.mean(scores) if scores else None, ADK_FAILED if crashed else status)
+    return found
+
+
+@examples(60)
+@given(st.dictionaries(st.sampled_from("abc"), st.lists(TURNS, min_size=2, max_size=4), min_size=1))
+def test_the_mean_over_all_turns_of_all_runs_is_adks(cases_of: dict[str, list[list[float | None]]]) -> None:
+    report = pooled(cases_of)
+    exported = result_of(report)
+    oracle = by_adk(exported)
+    if newer := aggregator():
+        read = import_module("google.adk.evaluation.eval_result").EvalSetResult.model_validate_json(dumps_result(exported))
+        theirs = newer.aggregate_eval_case_results(read.eval_case_results)
+        measured = {
+            case.eval_id: ([metric.score for metric in case.overall_eval_metric_results] or [None], case.final_eval_status.value)
+            for case in theirs
+        }
+        assert measured == {eval_id: ([score], status) for eval_id, (score, status) in oracle.items()}
+    for row in report.to_frame("pooled").to_dict("records"):
+        runs = cases_of[row["eval_id"]]
+        score, status = oracle[row["eval_id"]]
+        assert (None if math.isnan(row["score"]) else row["score"]) == (None if score is None else pytest.approx(score, abs=1e-12))
+        scored = sum(one is not None for scores in runs for one in scores)
+        assert (row["runs"], row["scored"], row["missing"]) == (len(runs), scored, sum(len(scores) or 1 for scores in runs) - scored)
+        assert (status == ADK_FAILED) is ([] in runs or (score is not None and score < 0.5)), "a run that broke off fails the case there"
+
+
+def test_runs_of_unequal_length_are_not_weighted_equally_where_they_are_pooled() -> None:
+    """ADK's own example, and one run, whose score stays as it is."""
+    report = pooled({"case1": [[0.0], [1.0, 1.0, 1.0]], "once": [[0.25, None]]})
+    rows = report.to_frame("pooled")
+    assert list(rows.columns) == ["eval_id", "criterion", "threshold", "score", "runs", "scored", "missing"]
+    assert rows.to_numpy().tolist() == [["case1", RESPONSE, 0.5, 0.75, 2, 4, 0], ["once", RESPONSE, 0.5, 0.25, 1, 1, 1]]
+    assert report.to_frame("repeats").set_index("eval_id").loc["case1", f"{RESPONSE}/mean"] == 0.5
+    own = replace(report.cases[2].results[0], overall=Scored(0.9))
+    once = Report(eval_set=cases(), config=report.config, cases=[replace(report.cases[2], results=(own,))])
+    assert once.to_frame("pooled")["score"].tolist() == [0.9]

@@ -273,5 +273,5 @@ def test_a_frame_of_nothing_has_the_same_columns(rows: Any, scored: Report) -> N
 
 
 def test_other_frames_are_refused(scored: Report) -> None:
-    with pytest.raises(UsageError, match="wanted one of cases, invocations, votes"):
+    with pytest.raises(UsageError, match="wanted one of cases, invocations, votes, repeats, pooled"):
         scored.to_frame("turns")  # type: ignore[arg-type]
