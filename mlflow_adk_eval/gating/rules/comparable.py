@@ -116,7 +116,7 @@ def _other_conditions(candidate: ReadableRun, baseline: ReadableRun) -> Iterator
     here, there = (run.report.world.digest if run.report.world else "" for run in (candidate, baseline))
     if here != there:
         met = [f"the world {digest[:19]}…" if digest else "no recorded world" for digest in (there, here)]
-        yield f"met {met[0]}, but the candidate met {met[1]}: evaluate both with --replay of the same source, or let --reevaluate do it"
+        yield f"met {met[0]}, but the candidate met {met[1]}: evaluate both with --replay of the same source, as --reevaluate --champion-agent AGENT does"
     if simulated:
         yield from _other_params(candidate, baseline, ["adk_eval.user_simulator.model"], "had different simulated users")
         prompts = [key for key in candidate.evidence.params if key.startswith("adk_eval.prompt.user_simulator")]

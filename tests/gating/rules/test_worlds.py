@@ -67,7 +67,7 @@ def test_a_decision_says_which_arguments_the_config_ignores_unless_it_is_pinned(
     ("met", "config", "reason"),
     [
         (world("record"), {}, ""),
-        (world(answer="refused"), {}, "evaluate both with --replay of the same source, or let --reevaluate do it"),
+        (world(answer="refused"), {}, "evaluate both with --replay of the same source, as --reevaluate --champion-agent AGENT does"),
         (None, {}, f"run r-0 met no recorded world, but the candidate met the world {world().digest[:19]}…"),
         (world(), {"replay": {"ignore": ["$.room"]}}, "its config has another replay"),
     ],
