@@ -100,7 +100,7 @@ class Replay:
 
     def keep(self, eval_id: str, run_index: int, conversation: Conversation) -> None:
         """Add what was recorded in a conversation."""
-        if self.record:
+        if conversation.calls or conversation.model_calls or conversation.listings:
             known = self._runs.setdefault(eval_id, [])
             known += [Conversation(actual=())] * (run_index + 1 - len(known))
             old = known[run_index]
