@@ -30,6 +30,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, m
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
+_UNKNOWN = "the calls of {} are not known; they are kept where this package runs an agent of ADK, and plugins see what its AgentTool calls"
 
 
 def _match_type(value: Any) -> Any:
@@ -42,10 +43,9 @@ def _match_type(value: Any) -> Any:
 class ToolCallSettings(CriterionSettings):
     """Which tool calls are compared with the expected ones."""
 
+    # Not written where it is off: then the config has the digest that it always had.
     include_inner_calls: bool = Field(
-        default=False,
-        exclude_if=not_,  # then a config that does not ask for it has the digest that it always had
-        description="whether the calls of agents that are tools (``AgentTool``) count, each where it began.",
+        default=False, exclude_if=not_, description="whether the calls of ``AgentTool`` agents count as well."
     )
     """Our addition; ADK ignores it."""
 
@@ -68,8 +68,7 @@ class ToolParameterSettings(ToolCallSettings):
 
     def scores_turn(self, case: EvalCase, index: int) -> bool:
         """Leave out a turn that expects no call."""
-        turns = case.conversation or ()
-        return index >= len(turns) or bool(turns[index].tool_calls)
+        return all(turn.tool_calls for turn in (case.conversation or ())[index : index + 1])
 
 
 Compare = Callable[[Sequence[FunctionCall], Sequence[FunctionCall], Any], Scored | None]
@@ -90,20 +89,16 @@ class ComparedCalls:
         def judge(actual: Invocation, expected: Invocation) -> Outcome | None:
             turn, calls = next(turns), actual.tool_calls
             if self.settings.include_inner_calls and calls:  # without a call, no agent was called as a tool
-                if unknown := _unknown(run.inner_calls, turn):
-                    return Errored(f"include_inner_calls: the calls of {unknown}")
-                calls = made_calls(actual, run.inner_calls, turn, self.settings)
+                inner = run.inner_calls
+                whose = (
+                    "tools that are agents" if inner is None else next((one.tool for one in inner if one.turn == turn and one.unseen), "")
+                )
+                if whose:
+                    return Errored(f"include_inner_calls: {_UNKNOWN.format(whose)}")
+                calls = made_calls(actual, inner, turn, self.settings)
             return self.compare(calls, expected.tool_calls, self.settings)
 
         return judge_pairs(run, judge)
-
-
-def _unknown(inner: Sequence[InnerCall] | None, turn: int) -> str:
-    """Return whose calls are not known, and why; empty where those of all agents that are tools are known."""
-    if inner is None:
-        return "agents that are tools are not known; they are kept where this package runs an agent of ADK"
-    unseen = next((one.tool for one in inner if one.turn == turn and one.unseen), None)
-    return f"{unseen} are not known, because its agent ran without plugins, or did not run" if unseen else ""
 
 
 def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, turn: int, settings: ToolCallSettings) -> list[FunctionCall]:
