@@ -30,7 +30,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, m
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
-_UNKNOWN = "the calls of {} are not known; they are kept where this package runs an agent of ADK, and plugins see what its AgentTool calls"
+_UNKNOWN = "the calls of {} are not known; they are kept where this package runs an agent of ADK, and plugins see what they call"
 
 
 def _match_type(value: Any) -> Any:
@@ -90,9 +90,7 @@ class ComparedCalls:
             turn, calls = next(turns), actual.tool_calls
             if self.settings.include_inner_calls and calls:  # without a call, no agent was called as a tool
                 inner = run.inner_calls
-                whose = (
-                    "tools that are agents" if inner is None else next((one.tool for one in inner if one.turn == turn and one.unseen), "")
-                )
+                whose = "AgentTools" if inner is None else next((one.tool for one in inner if one.turn == turn and one.unseen), "")
                 if whose:
                     return Errored(f"include_inner_calls: {_UNKNOWN.format(whose)}")
                 calls = made_calls(actual, inner, turn, self.settings)

@@ -186,7 +186,7 @@ OUTER, DEEP = call("expert", request="x"), InnerCall(turn=0, after=1, agent="exp
         ((DEEP.model_copy(update={"after": 2}),), [OUTER, PARIS, ROME], 1.0),
         ((DEEP.model_copy(update={"turn": 1}),), [OUTER, PARIS], 1.0),
         ((), [OUTER, ROME, PARIS], 0.0),
-        (None, [OUTER, PARIS], "tools that are agents"),
+        (None, [OUTER, PARIS], "AgentTools"),
         (
             (InnerCall(turn=0, after=1, tool="expert", unseen=True),),
             [OUTER, PARIS],
@@ -200,7 +200,7 @@ def test_calls_of_agents_that_are_tools_count_where_asked(name: str, inner: Any,
     cell, silent = spec.make(spec.settings(threshold=0.5, include_inner_calls=True))(run).per_invocation  # type: ignore[call-arg]
     assert getattr(silent, "score", 1.0) == 1.0, "without any call, there is nothing that is not known"
     if isinstance(found, str):
-        known = "they are kept where this package runs an agent of ADK, and plugins see what its AgentTool calls"
+        known = "they are kept where this package runs an agent of ADK, and plugins see what they call"
         assert cell == Errored(f"include_inner_calls: the calls of {found} are not known; {known}")
     else:
         assert (cell.score == 1.0) is (found == 1.0)

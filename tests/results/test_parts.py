@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset.conversation import Ending, Injection
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, InnerCall
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Errored, Outcome, Scored, Skipped, Vote, case_outcome
 from mlflow_adk_eval.results.report import Report
@@ -67,6 +67,7 @@ def results(draw: st.DrawFn, eval_id: str, run_index: int, expected: tuple[Invoc
         session_state=draw(st.one_of(st.none(), st.dictionaries(texts, st.integers(-3, 3), max_size=2))),
         ending=draw(st.one_of(st.none(), texts.map(lambda detail: Ending(reason="goal", detail=detail)))),
         injections=tuple(draw(st.lists(texts.map(lambda tool: Injection(invocation_index=0, tool=tool, kind="error")), max_size=1))),
+        inner_calls=draw(st.none() | st.lists(texts.map(lambda tool: InnerCall(turn=0, after=1, tool=tool)), max_size=1).map(tuple)),
     )
 
 

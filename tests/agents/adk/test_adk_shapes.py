@@ -249,7 +249,7 @@ def test_the_calls_of_an_agent_as_a_tool_count_where_asked(tmp_path: Path) -> No
     without = score(wanted, tmp_path / "recording.json", {"criteria": {"tool_trajectory_avg_score": 1}})
     assert "missing: `weather" in without.cases[0].results[0].per_invocation[0].rationale
     unknown = score(wanted, {"c": list(report.cases[0].actual)}, given)
-    assert (unknown.verdict, "the calls of tools that are agents are not known" in unknown.reasons[0]) == ("undecided", True)
+    assert (unknown.verdict, "the calls of AgentTools are not known" in unknown.reasons[0]) == ("undecided", True)
 
 
 @pytest.mark.needs("google-adk", "2.13")
