@@ -190,8 +190,9 @@ def run(
     """Run AGENT on eval sets, score it, and log an MLflow run.
 
     AGENT is a module or folder with a root_agent, as for `adk eval`; a recording of an agent; or runs:/ID to score an earlier
-    run again. EVAL_SET is a file of JSON, JSON Lines or Parquet, a folder of such rows or of *.test.json files, or the id of an eval set in
-    the agent's folder or in --eval-storage-uri. If JSON Lines or Parquet rows contain the agent's conversations, leave out AGENT.
+    run again. EVAL_SET is a file of JSON, JSON Lines or Parquet, a folder of such rows, of *.test.json files or of ADK's conformance tests, or
+    the id of an eval set in the agent's folder or in --eval-storage-uri. If JSON Lines or Parquet rows contain the agent's conversations,
+    leave out AGENT.
     """
     if options.pop("watch"):
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])

@@ -220,6 +220,10 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
     if recorded and authors.isdisjoint(call.agent_name for call in recorded):
         wanted = f"one of the agents in the session: {', '.join(sorted(authors)) or 'none answered'}"
         raise _refused(test.calls, "$.recordings[0].agent_name", shown(recorded[0].agent_name), wanted)
+    known = {part.function_call.id for event in test.session.events for part in event.parts if part.function_call}
+    made = {call.tool_recording.tool_call.id for call in recorded if call.tool_recording}
+    if made and made.isdisjoint(known):
+        raise _refused(test.calls, "$.recordings", "tool calls of another session", "those of the session of this test; record it again")
     did: dict[str | None, Json] = {}
     for event in test.session.events if recorded else ():
         answered = [part.function_response.id for part in event.parts if part.function_response]
@@ -234,10 +238,10 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
             wanted = f"less than {len(turns)}, the number of messages in {SPEC}"
             raise _refused(test.calls, f"$.recordings[{index}].user_message_index", str(turn), wanted)
         if call.tool_recording:
-            made, answer = call.tool_recording.tool_call, call.tool_recording.tool_response.response
+            given, answer = call.tool_recording.tool_call, call.tool_recording.tool_response.response
             returned = None if answer == {"result": None} else answer  # a tool that has no answer yet returned nothing
-            done = did.get(made.id, {})
-            calls.append(RecordedCall(turn=turn, agent=agent, tool=made.name or "", args=made.args or {}, answer=returned, actions=done))
+            done = did.get(given.id, {})
+            calls.append(RecordedCall(turn=turn, agent=agent, tool=given.name or "", args=given.args or {}, answer=returned, actions=done))
         elif asked:
             whole = tuple(one for one in (*asked.llm_responses, asked.llm_response) if one is not None and not one.get("partial"))
             request = request_hash(asked.llm_request.model_dump(mode="json", exclude_unset=True))

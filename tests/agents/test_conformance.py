@@ -148,6 +148,7 @@ BAD: dict[str, tuple[str, Callable[[str], str], str, str]] = {
     "no answer": (CALLS, lambda text: text[: text.index("      tool_response:")], "$.recordings[1].tool_recording.tool_response", "required"),
     "no such message": (CALLS, lambda text: text.replace("index: 1", "index: 7"), "$.recordings[4].user_message_index", "less than 2"),
     "of another agent": (CALLS, lambda text: text.replace("name: travel", "name: hotel").replace("name: booking", "name: desk"), "$.recordings[0].agent_name", "booking, travel"),
+    "of another test": (CALLS, lambda text: text.replace("id: adk-", "id: other-"), "$.recordings", "calls of another session"),
     "an unknown key": (CALLS, lambda text: text.replace("tool_recording:", "tool_recordings:", 1), "$.recordings[1].tool_recordings", "tool_recording"),
     "neither call nor request": (CALLS, lambda text: text + "  - user_message_index: 0\n    agent_name: travel\n", "$.recordings[9]", "llm_recording or tool_recording"),
     "an object of Python": (CALLS, lambda text: text + "  - !!python/object/apply:os.system ['touch owned']\n", "$", "not YAML"),
