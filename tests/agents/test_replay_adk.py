@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.long_running_tool import LongRunningFunctionTool
+from google.adk.tools.openapi_tool import OpenAPIToolset
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
@@ -192,3 +197,86 @@ def test_models_are_replayed_where_the_request_is_the_same() -> None:
     assert polite.asked.count("office") == 5
     assert not polite.called
     assert told(changed) == told(live)
+
+
+def test_what_a_tool_asked_the_framework_for_is_asked_for_again() -> None:
+    called: list[str] = []
+
+    def hand_over(tool_context: ToolContext) -> str:
+        """Hand over."""
+        called.append("hand_over")
+        tool_context.actions.transfer_to_agent = "other"
+        tool_context.state["temp:seen"] = True
+        return "over"
+
+    def finish(tool_context: ToolContext) -> dict[str, Any]:
+        """Say it all."""
+        called.append("finish")
+        tool_context.actions.skip_summarization = True
+        return {"done": tool_context.state["by"]}
+
+    def agent() -> LlmAgent:
+        other = LlmAgent(name="other", model=Scripted(script=lambda _: [call("finish")]), tools=[finish])
+
+        async def before(tool: Any, args: dict[str, Any], tool_context: ToolContext) -> None:
+            tool_context.state["by"] = f"{tool.name} {tool_context.state.get('temp:seen', False)}"
+
+        other.before_tool_callback = before
+        return LlmAgent(name="agent", model=Scripted(script=lambda _: [call("hand_over")]), tools=[hand_over], sub_agents=[other])
+
+    live = evaluated(agent(), case_of("go"), record=True)
+    assert called == ["hand_over", "finish"]
+    replayed = evaluated(agent(), case_of("go"), replay=live)
+    assert told(replayed) == told(live)
+    assert called == ["hand_over", "finish"]
+    assert replayed.cases[0].conversation.session_state == {"by": "finish True"}  # callbacks ran
+
+
+_SPEC = {
+    "openapi": "3.0.0",
+    "info": {"title": "Weather", "version": "1"},
+    "paths": {
+        "/weather": {
+            "get": {
+                "operationId": "get_weather",
+                "parameters": [{"name": "city", "in": "query", "schema": {"type": "string"}}],
+                "responses": {"200": {"description": "It", "content": {"application/json": {"schema": {"type": "object"}}}}},
+            }
+        }
+    },
+}
+
+
+def test_tools_of_an_openapi_service_are_replayed_without_the_service() -> None:
+    asked: list[str] = []
+
+    class Weather(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps({"sunny": len(asked)}).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Weather)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    spec = _SPEC | {"servers": [{"url": f"http://127.0.0.1:{server.server_port}"}]}
+
+    def agent() -> LlmAgent:
+        def script(request: LlmRequest) -> Any:
+            found = results(request)
+            return text(str(found[0])) if found else [call("get_weather", city=user_text(request))]
+
+        # Newer versions of ADK refuse addresses of this machine, unless they are allowed.
+        allowed = {"allow_private_network_access": True} if "allow_private_network_access" in signature(OpenAPIToolset).parameters else {}
+        return LlmAgent(name="agent", model=Scripted(script=script), tools=[OpenAPIToolset(spec_dict=spec, **allowed)])
+
+    live = evaluated(agent(), case_of("Rome", "Rome"), record=True)
+    server.shutdown()
+    server.server_close()
+    assert [turn.final_text for turn in live.cases[0].actual] == ["{'sunny': 1}", "{'sunny': 2}"]
+    assert told(evaluated(agent(), case_of("Rome", "Rome"), replay=live)) == told(live)
+    assert asked == ["/weather?city=Rome"] * 2
