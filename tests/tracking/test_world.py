@@ -71,6 +71,17 @@ def test_a_world_is_logged_once_and_is_found_by_every_run_that_met_it(uri: str) 
     (folder / "world.json").write_bytes(whole)
 
 
+def test_a_run_that_names_another_runs_world_has_the_calls_of_that_only_if_they_are_the_same(uri: str) -> None:
+    other = logged(replayed(world(answer="refused")), uri)
+    with pytest.raises(TrackingError, match=f"run {other} does not hold the calls with the digest {world().digest} that run"):
+        world_of_run(logged(replayed(world(recorded=None, run_id=other)), uri), uri)
+    gone = logged(replayed(world(recorded=None, run_id="0" * 32)), uri)
+    with pytest.raises(
+        TrackingError, match=f"run {gone} met the world that run {'0' * 32} holds, but that cannot be read: run '0+' does not exist"
+    ):
+        world_of_run(gone, uri)
+
+
 def test_the_digest_is_that_of_a_world_as_it_is_written_down_without_secrets() -> None:
     answer = {"key": "s3cret-42", "at": "http://ada:pw@host/", "nan": float("nan"), "half": "\ud800"}
     made = bundle_of(replayed(world(answer=answer)), RUN, traces=False, secrets={"s3cret-42": "[API_KEY]"})

@@ -12,14 +12,12 @@ import pytest
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.agents.recordings import recording_of_report
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.errors import ConfigError, TrackingError
+from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
-from mlflow_adk_eval.tracking.earlier_runs import world_of_run
-from mlflow_adk_eval.tracking.evaluate import log_report
-from tests.gating.gate_kit import Lab, decide_on, with_artifact
+from tests.gating.gate_kit import decide_on, with_artifact
 from tests.tracking.small import CONFIG, rooms
 from tests.tracking.worlds import replayed, world
 
@@ -71,21 +69,6 @@ def test_answers_of_a_recording_that_was_made_in_a_world_do_not_pass_for_real_on
     run = examine(evidence_of_report(laundered))
     assert isinstance(run, ReadableRun)
     assert run.problems == ("the run's parameter adk_eval.replay is 'in a recording', but adk_eval/world.json gives None",)
-
-
-def test_a_run_that_names_another_runs_world_has_the_calls_of_that_only_if_they_are_the_same(lab: Lab) -> None:
-    def logged(met: World) -> str:
-        how: dict[str, Any] = {"tracking_uri": lab.uri, "experiment": "worlds", "traces": False}
-        return str(log_report(replayed(met), agent_name="agent", **how).run_id)
-
-    first = logged(OTHER)
-    with pytest.raises(TrackingError, match=f"run {first} does not hold the calls with the digest {world().digest} that run"):
-        world_of_run(logged(world(recorded=None, run_id=first)), lab.uri)
-    gone = logged(world(recorded=None, run_id="0" * 32))
-    with pytest.raises(
-        TrackingError, match=f"run {gone} met the world that run {'0' * 32} holds, but that cannot be read: run '0+' does not exist"
-    ):
-        world_of_run(gone, lab.uri)
 
 
 @pytest.mark.parametrize("mode", [{"tools": "live"}, {"mode": "record"}, {"source": "runs:/1"}, {"models": True}])
