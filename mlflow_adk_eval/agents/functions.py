@@ -167,8 +167,7 @@ class ToolRecorder:
                     agent=self.log.author,
                     tool=name,
                     args=record.args,
-                    answer=None if error else _json(record.answer),
-                    error=error,
+                    **({"error": error} if error else {"answer": _json(record.answer)}),
                     duration_s=round(self.log.record.now() - record.since, 6),
                     actions={"state_delta": delta} if delta else {},
                 )

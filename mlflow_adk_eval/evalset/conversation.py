@@ -16,12 +16,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
-from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped
+from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
 from mlflow_adk_eval.evalset.parse import decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
@@ -116,37 +116,44 @@ class RecordedError(Model, extra="forbid"):
     message: str = ""
 
 
-class RecordedCall(Model, extra="forbid"):
-    """A tool call: how it was answered, and what it did to the session."""
+class _Recorded(Model, extra="forbid"):
+    """A call, and what came of it."""
 
-    turn: int
+    turn: int = Field(ge=0)
     """Counted from 0."""
     agent: str = ""
     """Which agent called; empty where it is not known."""
+    error: RecordedError | None = None
+    """What was raised instead of an answer, or after some."""
+    duration_s: float = Field(default=0.0, ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.error is None and self.model_fields_set.isdisjoint(("answer", "answers")):
+            raise unwanted("neither an answer nor an error", "one of them", of=("answer", "answers", "error"))
+        return self
+
+
+class RecordedCall(_Recorded):
+    """A tool call: how it was answered, and what it did to the session."""
+
     tool: str
     args: Json = Field(default_factory=dict)
     answer: Any = None
     """What the tool returned, before ADK makes an object of it."""
-    error: RecordedError | None = None
-    """What it raised instead of answering."""
-    duration_s: float = 0.0
     actions: Json = Field(default_factory=dict)
     """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
     artifacts: dict[str, Json] = Field(default_factory=dict)
     """The artifacts that it saved, by file name, each as a part of ADK."""
 
 
-class RecordedModelCall(Model, extra="forbid"):
+class RecordedModelCall(_Recorded):
     """A request of an agent to its model, and the answers."""
 
-    turn: int
-    agent: str = ""
     request: str
     """The hash, in hex, of all of the request that the answer depends on."""
     answers: tuple[Json, ...] = ()
     """ADK's ``LlmResponse`` objects; several where the model streams."""
-    error: RecordedError | None = None
-    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

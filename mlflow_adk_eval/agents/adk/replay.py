@@ -122,9 +122,13 @@ class AdkWorld:
                 for name, value in done.items()
                 if name not in _PRIVATE
             }
-            call = RecordedCall(turn=turn, agent=agent, tool=tool.name, args=given, actions=actions, artifacts=artifacts)
-            taken = {"answer": plain(answer), "error": error_of(error) if error else None, "duration_s": round(record.now() - since, 6)}
-            self.world.calls.append(call.model_copy(update=taken))
+            came = {"error": error_of(error)} if error else {"answer": plain(answer)}
+            taken = round(record.now() - since, 6)
+            self.world.calls.append(
+                RecordedCall(
+                    turn=turn, agent=agent, tool=tool.name, args=given, actions=actions, artifacts=artifacts, duration_s=taken, **came
+                )
+            )
 
         try:
             answer = await tool.run_async(args=args, tool_context=context)
@@ -195,8 +199,8 @@ def _prepare_model(model: Any) -> None:
             raise
         finally:  # also where ADK asks for no more, as after a transfer
             if world.replay.record and (error or kept):
-                known = {"answers": tuple(kept), "error": error, "duration_s": round(taken, 6)}
-                world.model_calls.append(RecordedModelCall(turn=turn, agent=agent, request=request).model_copy(update=known))
+                came = {"answers": tuple(kept), "error": error, "duration_s": round(taken, 6)}
+                world.model_calls.append(RecordedModelCall(turn=turn, agent=agent, request=request, **came))
 
     object.__setattr__(model, "generate_content_async", generate_content_async)
     object.__setattr__(model, _OURS, True)

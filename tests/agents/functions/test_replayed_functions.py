@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.recordings import dumps_recording, load_recording, recording_of_report
 from mlflow_adk_eval.config.eval_config import parse_config
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import EvalSetError, UsageError
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
@@ -257,3 +259,27 @@ def test_what_record_saves_is_replayed(tmp_path: Any) -> None:
     ]
     assert replayed.cases[0].conversation.session_state == {"cities": ["Oslo 1", "Oslo 2"]}
     assert not away.called
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda call: call.pop("answer"), "$.cases[0].runs[0].calls[0]: found neither an answer nor an error; wanted one of them"),
+        (lambda call: call.update(answr=call.pop("answer")), "$.cases[0].runs[0].calls[0].answr"),
+        (lambda call: call.update(turn=-1), "$.cases[0].runs[0].calls[0].turn"),
+        (lambda call: call.pop("tool"), "$.cases[0].runs[0].calls[0].tool"),
+    ],
+)
+def test_a_recording_that_lacks_something_is_one_error(change: Callable[[Any], Any], problem: str, tmp_path: Path) -> None:
+    live = had(Desk().agent(lambda _: [("book", "Rome")]), ["go"], record=True)
+    file = tmp_path / "world.json"
+    text = dumps_recording(recording_of_report(live))
+    whole = json.loads(text)
+    change(whole["cases"][0]["runs"][0]["calls"][0])
+    file.write_text(json.dumps(whole))
+    with pytest.raises(EvalSetError) as caught:
+        load_recording(file)
+    assert problem in str(caught.value)
+    file.write_text(text[: len(text) // 2])
+    with pytest.raises(EvalSetError, match=r"world\.json"):
+        load_recording(file)
