@@ -57,6 +57,8 @@ InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_mo
 """*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent."""
 REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model")
 """What a recording answered, and not the tool environment."""
+STEERING = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
+"""Tools of ADK that only steer the conversation, or read what the session itself holds. They are never replayed."""
 
 
 class Ending(Model, extra="forbid"):

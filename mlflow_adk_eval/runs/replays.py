@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 from mlflow_adk_eval.criteria.efficiency import inference_calls
+from mlflow_adk_eval.evalset.conversation import STEERING
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.evalset.world import WORLD_FILE, world_digest
 from mlflow_adk_eval.results.outcomes import Scored
@@ -22,8 +22,6 @@ WORLD, REPLAY, WORLD_RUN = "adk_eval.world", "adk_eval.replay", "adk_eval.world_
 """The parameters that hold the digest of the world that a run met, how it used that (``strict, models``), and which run holds its calls."""
 HERE = "this run"
 """The value of `WORLD_RUN` of a run that holds them itself."""
-_STEERING = ("transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts")
-"""Tools of ADK that only steer the conversation. They are never replayed, and nor are agents that are tools, but what is called in them."""
 
 
 @dataclass(slots=True)
@@ -33,7 +31,7 @@ class Replays:
     calls: int = 0
     replayed: int = 0
     live: str = ""
-    """The first call that nothing but the tool is known to have answered, as part of a sentence; empty: there is none."""
+    """The first call of a finished conversation that only the tool can have answered, as part of a sentence; empty: there is none."""
     requests: int | None = 0
     """``None``: they cannot be counted."""
     replayed_requests: int = 0
@@ -57,10 +55,10 @@ def replays_of(report: Report) -> Replays:
     if report.world is None or known:
         return known or found
     for case in map(report.cases.loaded, range(len(report.cases))):
-        details, inner = [turn.app_details.agent_details for turn in case.actual if turn.app_details], case.conversation.inner_calls or ()
+        own = STEERING.union(*(turn.app_details.agent_details for turn in case.actual if turn.app_details))
         made = [(index, call.name or "") for index, turn in enumerate(case.actual) for call in turn.tool_calls]
-        made += [(one.turn, one.tool) for one in inner if not one.unseen]
-        called = Counter(call for call in made if call[1] not in {*_STEERING, *chain.from_iterable(details)})
+        made += [(one.turn, one.tool) for one in case.conversation.inner_calls or () if not one.unseen]
+        called = Counter(call for call in made if call[1] not in own)
         answered = Counter[tuple[int, str]]()
         requests += map(_requests, case.actual)
         for one in case.conversation.injections:
@@ -68,7 +66,8 @@ def replays_of(report: Report) -> Replays:
             found.replayed_requests += one.kind == "replayed_model"
             answered[one.invocation_index, one.tool] += one.kind not in ("latency", "replayed_model")
         found.calls += (called | answered).total()
-        found.live = found.live or next((f"{tool} in turn {turn + 1} of {report.label(case)}" for turn, tool in called - answered), "")
+        live = () if case.error else called - answered  # a call that nobody may make breaks the conversation off
+        found.live = found.live or next((f"{tool} in turn {turn + 1} of {report.label(case)}" for turn, tool in live), "")
     seen = [count for count in requests if count is not None]
     # Where more were replayed than events show, some were within an agent that is a tool.
     found.requests = sum(seen) if len(seen) == len(requests) and sum(seen) >= found.replayed_requests else None
@@ -87,10 +86,8 @@ def _requests(turn: Invocation) -> int | None:
 def replay_problems(params: Mapping[str, str], report: Report) -> Iterator[str]:
     """Yield where the parameters and the conversations of a run contradict its world."""
     world, found = report.world, replays_of(report)
-    there, said = (
-        {WORLD: world.digest, REPLAY: world.mode} if world else {},
-        f"{FOLDER}/{WORLD_FILE} says {world.mode if world else ''}, but",
-    )
+    there = {WORLD: world.digest, REPLAY: world.mode} if world else {}
+    said = f"{FOLDER}/{WORLD_FILE} says {there.get(REPLAY)}, but"
     for name in (WORLD, REPLAY):
         if params.get(name) != there.get(name):
             yield f"the run's parameter {name} is {params.get(name)!r}, but {FOLDER}/{WORLD_FILE} gives {there.get(name)!r}"

@@ -19,13 +19,11 @@ from typing import Any
 from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.replay import CaseWorld, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnRecord
-from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedModelCall
+from mlflow_adk_eval.evalset.conversation import STEERING, RecordedCall, RecordedModelCall
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.redact import redacted, secrets_of
 
-_ADKS_OWN = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
-"""Tools that only steer the conversation, or read what the session itself holds."""
 _LISTING = frozenset({"McpToolset", "MCPToolset", "ToolboxToolset"})
 """Toolsets that ask a server for their tools."""
 _PRIVATE = frozenset({"requested_auth_configs", "artifact_delta"})
@@ -74,7 +72,7 @@ class AdkWorld:
         recorded = self.world.replay.recorded
         seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True) and tool.name not in recorded
         inner = seen and (bool(recorded) or self.world.replay.record)
-        return inner or getattr(tool, _OURS, False) or (tool.name in _ADKS_OWN and type(tool).__module__.startswith("google.adk."))
+        return inner or getattr(tool, _OURS, False) or (tool.name in STEERING and type(tool).__module__.startswith("google.adk."))
 
     def _asking(self, tool: Any, agent: str) -> Any:
         from google.adk.tools.agent_tool import AgentTool  # noqa: PLC0415 - an extra

@@ -11,6 +11,7 @@ from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline
 from mlflow_adk_eval.results.decision import Decision
+from mlflow_adk_eval.results.report import CasesInMemory
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.tracking.bundle import evidence_of_report
 from tests.gating.gate_kit import decide_on
@@ -53,6 +54,13 @@ def test_a_decision_says_what_was_replayed_where_the_policy_does_not_mind() -> N
     assert decision.verdict == "passed"
     assert [note for note in decision.notes if "3 of 3 tool calls and 3 of an unknown number of requests to the agent's model" in note]
     assert "recording" not in "".join(decided(None).notes)
+
+
+def test_a_call_that_was_never_recorded_is_an_error_of_its_case_and_no_contradiction() -> None:
+    report = replayed(world(), live=("heat", "switch"))
+    broken = [replace(case, conversation=replace(case.conversation, error="turn 1: heat({}) was never recorded")) for case in report.cases]
+    reasons = decide_on(evidence_of_report(replace(report, cases=CasesInMemory(broken)))).reasons
+    assert reasons[0] == "light, heat, both: the agent did not finish: heat({}) was never recorded"
 
 
 def test_a_decision_says_which_arguments_the_config_ignores_unless_it_is_pinned() -> None:
