@@ -102,7 +102,7 @@ def _attribute(named: str) -> Any:
 def _is_recorded(source: str | Path) -> bool:
     """Whether a path or URI names a recording. A folder with code in it is an agent, whatever else lies there."""
     path = Path(source)
-    if path.is_dir() and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()):
+    if os.path.isdir(path) and (any(path.glob("*.py")) or (path / "root_agent.yaml").is_file()):  # noqa: PTH112 - unlike Path.is_dir, it never raises
         return False
     return not isinstance(file_at(source), JsonFile) or (path.suffix == ".json" and path.is_file())
 
