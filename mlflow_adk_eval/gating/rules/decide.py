@@ -180,8 +180,8 @@ def _replay_problems(pin: ReplayPin, report: Report) -> Iterator[str]:
         f"{count} were answered from a recording" if world else "nothing was replayed" for count in (found.tools, found.models)
     )
     if pin.tools == "strict" and (world is None or world.tools != "strict" or found.live):
-        mode = f" in the mode {world.tools}" if world and world.tools != "strict" else ""
-        yield f"{tools}{mode}, but the policy requires it of every tool call, in strict mode: run it with --replay"
+        lacking = f" in the mode {world.tools}" if world and world.tools != "strict" else f", not that of {found.live}" if world else ""
+        yield f"{tools}{lacking}, but the policy requires it of every tool call, in strict mode: run it with --replay"
     if pin.tools == "never" and found.replayed:
         yield f"{tools}, but the policy allows it of none: run it without --replay"
     if pin.models == "always" and (world is None or found.requests != found.replayed_requests):

@@ -30,7 +30,7 @@ def decided(met: World | None, *injected: str, replay: dict[str, str] | None = N
     ("met", "injected", "live", "replay", "reason"),
     [
         (world(), (), (), {"tools": "strict", "models": "never"}, ""),
-        (world(), (), ("heat",), {"tools": "strict"}, "2 of 3 tool calls were answered from a recording, but the policy requires it of every"),
+        (world(), (), ("heat",), {"tools": "strict"}, "recording, not that of heat in turn 1 of heat, but the policy requires it of every"),
         (world("live"), (), (), {"tools": "strict"}, "3 of 3 tool calls were answered from a recording in the mode live, but the policy"),
         (None, (), (), {"tools": "strict"}, "nothing was replayed, but the policy requires it of every tool call, in strict mode"),
         (world(), (), (), {"tools": "never"}, "3 of 3 tool calls were answered from a recording, but the policy allows it of none"),
