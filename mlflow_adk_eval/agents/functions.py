@@ -161,13 +161,14 @@ class ToolRecorder:
             raise
         finally:
             delta = changed(before, plain_state(self.state()))
+            came: dict[str, Any] = {"error": error} if error else {"answer": _json(record.answer)}
             world.calls.append(
                 RecordedCall(
                     turn=turn,
                     agent=self.log.author,
                     tool=name,
                     args=record.args,
-                    **({"error": error} if error else {"answer": _json(record.answer)}),
+                    **came,
                     duration_s=round(self.log.record.now() - record.since, 6),
                     actions={"state_delta": delta} if delta else {},
                 )

@@ -120,7 +120,7 @@ class AdkWorld:
                 for name, value in done.items()
                 if name not in _PRIVATE
             }
-            came = {"error": error_of(error)} if error else {"answer": plain(answer)}
+            came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
             self.world.calls.append(
                 RecordedCall(
@@ -197,7 +197,7 @@ def _prepare_model(model: Any) -> None:
             raise
         finally:  # also where ADK asks for no more, as after a transfer
             if world.replay.record and (error or kept):
-                came = {"answers": tuple(kept), "error": error, "duration_s": round(taken, 6)}
+                came: dict[str, Any] = {"answers": tuple(kept), "error": error, "duration_s": round(taken, 6)}
                 world.model_calls.append(RecordedModelCall(turn=turn, agent=agent, request=request, **came))
 
     object.__setattr__(model, "generate_content_async", generate_content_async)
