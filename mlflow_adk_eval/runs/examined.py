@@ -68,26 +68,23 @@ class ReadableRun(ExaminedRun):
 @no_collection()
 def examine(evidence: Evidence) -> ExaminedRun:
     """Return what a run's evidence comes to, a `ReadableRun` unless its artifacts cannot be used at all."""
-    state, opened = state_problems(evidence), open_run(evidence)
+    problems, opened = state_problems(evidence), open_run(evidence)
     if isinstance(opened, list):
-        return ExaminedRun(evidence=evidence, problems=(*state, *opened))
+        return ExaminedRun(evidence=evidence, problems=(*problems, *opened))
     try:
         reading = _Reading(evidence, *opened)
         reading.read_parts()
-    except InputError as error:
-        return ExaminedRun(evidence=evidence, problems=(*state, f"{error.source} cannot be read: {error.problems[0]}"))
-    problems = [*state, *reading.mismatches()]
-    if unusable := reading.unusable():
-        return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
-    cases = StoredCases(reading.columns, reading.run)
-    evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
-    report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
-    problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
-    try:
+        problems += reading.mismatches()
+        if unusable := reading.unusable():
+            return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
+        cases = StoredCases(reading.columns, reading.run)
+        evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
+        report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
+        problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
         if reading.world or REPLAY in evidence.params or WORLD in evidence.params:
             report = replace(report, world=reading.world)
             problems += replay_problems(evidence.params, report)
-    except InputError as error:  # of a conversation, which nobody else looks into
+    except InputError as error:
         return ExaminedRun(evidence=evidence, problems=(*problems, f"{error.source} cannot be read: {error.problems[0]}"))
     return ReadableRun(
         evidence=evidence,
