@@ -25,6 +25,8 @@ from tests.agents.scripted import call, llm, results, text, user_text
 
 REAL: list[str] = []
 """The calls that reached a tool."""
+MODES: Any = getattr(cli_test, "StreamingMode", None)
+"""ADK's ways of streaming; ``None``: it records no streams."""
 _PLUGINS = ("recordings_plugin.RecordingsPlugin", "replay_plugin.ReplayPlugin")
 
 
@@ -123,7 +125,7 @@ class Adk:
 
     def record(self, folder: Path, **options: Any) -> None:
         """Do what ``adk conformance record`` does."""
-        options = options or ({"streaming_mode": cli_test.StreamingMode.NONE} if hasattr(cli_test, "StreamingMode") else {})
+        options = options or ({"streaming_mode": MODES.NONE} if MODES else {})
         with self._here():
             anyio.run(lambda: cli_record.run_conformance_record([folder], **options))
 
