@@ -75,11 +75,14 @@ class Replay:
         self._answers: dict[tuple[str, str], dict[str, list[_Known[RecordedModelCall]]]] = {}
         self._by_tool: dict[str, list[tuple[str, Json]]] = {}
         self.recorded: set[str] = set()
-        """The tools of which calls were recorded as such. Where there are any, calls within agents that are tools were, unless ADK recorded them."""
+        """The tools of which calls were recorded as such."""
+        self.inner = False
+        """Whether calls within agents that are tools were recorded, except for those agents whose own calls were."""
         self.listings: dict[str, tuple[Json, ...]] = {}
         for eval_id, runs in self._runs.items():
             self.recorded.update(call.tool for run in runs for call in run.calls)
-            runs[:] = [run if run.calls else _with_calls(run) for run in runs]
+            self.inner |= any(run.calls or run.model_calls for run in runs)
+            runs[:] = [run if run.calls or run.model_calls else _with_calls(run) for run in runs]
             for index, run in enumerate(runs):
                 self.listings |= run.listings
                 for call in run.calls:
@@ -144,7 +147,8 @@ class Replay:
         call = f"{tool}({redacted(beginning(json.dumps(args, ensure_ascii=False), _LONGEST_ARGS), self._secrets)})"
         known = self._by_tool.get(tool)
         if not known:
-            hint = did_you_mean(tool, self._by_tool) or f"recorded are {', '.join(few(sorted(self._by_tool), limit=_MAX_NAMED))}"
+            names = ", ".join(few(sorted(self._by_tool), limit=_MAX_NAMED)) or "no calls"
+            hint = did_you_mean(tool, self._by_tool) or f"recorded are {names}"
             return UnrecordedError(f"{call} was never recorded, nor was any call of {tool!r}; {hint}")
         here = [recorded for case, recorded in known if case == eval_id] or [recorded for _, recorded in known]
         apart = min(([one.path for one in differences(dict(args), recorded)] for recorded in here), key=len)
@@ -243,6 +247,9 @@ class CaseWorld:
             found = self._nearest(self.replay.calls_like(tool, args))
             if found is not None:
                 self._done.append(Injection(invocation_index=self.turn, tool=tool, kind="replayed", call_index=number))
+                for call in found.inner:  # they are answered with it, so that a later call is not given their answers
+                    self._done.append(Injection(invocation_index=self.turn, tool=call.tool, kind="replayed"))
+                    self._nearest(self.replay.calls_like(call.tool, call.args))
             elif self.replay.tools == "strict":
                 error = self.replay.unrecorded(self.eval_id, tool, args)
                 self.unrecorded = self.unrecorded or str(error)

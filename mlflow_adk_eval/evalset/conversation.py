@@ -147,6 +147,8 @@ class RecordedCall(_Recorded):
     """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
     artifacts: dict[str, Json] = Field(default_factory=dict)
     """The artifacts that it saved, by file name, each as a part of ADK."""
+    inner: tuple[InnerCall, ...] = ()
+    """What agents called that ran within it, as a function may run one. These calls were answered with it."""
 
 
 class RecordedModelCall(_Recorded):

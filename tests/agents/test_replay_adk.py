@@ -26,7 +26,7 @@ from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
 from mlflow_adk_eval.runs.replays import replays_of
-from tests.agents.scripted import Scripted, call, case_of, results, text, user_text
+from tests.agents.scripted import Scripted, call, case_of, llm, results, text, user_text
 
 
 @dataclass
@@ -280,3 +280,47 @@ def test_tools_of_an_openapi_service_are_replayed_without_the_service() -> None:
     assert [turn.final_text for turn in live.cases[0].actual] == ["{'sunny': 1}", "{'sunny': 2}"]
     assert told(evaluated(agent(), case_of("Rome", "Rome"), replay=live)) == told(live)
     assert asked == ["/weather?city=Rome"] * 2
+
+
+def test_an_agent_that_only_asks_its_model_runs_where_nothing_else_was_recorded() -> None:
+    def agent() -> LlmAgent:
+        adviser = llm(lambda _: text("Wait."), name="adviser", output_key="advice")
+        return llm(lambda request: text("Done.") if results(request) else [call("adviser", request="?")], tools=[AgentTool(adviser)])
+
+    live = evaluated(agent(), case_of("What now?"), record=True)
+    replayed = evaluated(agent(), case_of("What now?"), replay=live)
+    assert live.cases[0].conversation.session_state == {"advice": "Wait."}
+    assert told(replayed) == told(live)
+    assert (live.world and live.world.digest) == (replayed.world and replayed.world.digest)
+
+
+def test_what_an_agent_calls_within_a_function_is_answered_with_it() -> None:
+    prices = iter(range(100))
+
+    def price(city: str) -> int:
+        """Return a new price each time."""
+        return next(prices)
+
+    async def ask(tool_context: ToolContext) -> Any:
+        """Ask an agent that is in no tree."""
+        clerk = llm(lambda request: text("Asked.") if results(request) else [call("price", city="Rome")], name="clerk", tools=[price])
+        return await AgentTool(clerk).run_async(args={"request": "?"}, tool_context=tool_context)
+
+    def script(request: LlmRequest) -> Any:
+        done = results(request)
+        return (
+            text(str(done))
+            if done and "result" in done[0] and done[0]["result"] != "Asked."
+            else [call("price", city="Rome") if done else call("ask")]
+        )
+
+    case = case_of("Ask.", "Ask again.")
+    live = evaluated(llm(script, tools=[ask, price]), case, record=True)
+    left = next(prices)
+    replayed = evaluated(llm(script, tools=[ask, price]), case, replay=live)
+    assert (left, next(prices)) == (4, 5)
+    assert told(replayed) == told(live)
+    assert [one.tool for one in live.cases[0].conversation.inner_calls or ()] == ["price"] * 2
+    assert replayed.cases[0].conversation.inner_calls == live.cases[0].conversation.inner_calls
+    assert replays_of(replayed).tools == "6 of 6 tool calls"
+    assert not replays_of(replayed).live

@@ -30,7 +30,7 @@ from typing import Any
 import anyio
 
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
-from mlflow_adk_eval.agents.adk.replay import AdkWorld
+from mlflow_adk_eval.agents.adk.replay import WITHIN, AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
@@ -139,7 +139,7 @@ class AdkAgent:
                 state=copy.deepcopy(given.state) if given else {},
             )
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
-            session.world = AdkWorld(tools.world, lambda: session.record) if tools and tools.world else None
+            session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
             for noted in ("before_run", "before_model", "after_model", "on_model_error", "before_tool", "after_tool", "on_tool_error"):
                 setattr(plugin, f"{noted}_callback", getattr(recorder, noted))
@@ -212,6 +212,12 @@ class AdkSession:
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
         return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
+
+    def note_inner(self, call: InnerCall) -> None:
+        """Note a call that leaves no event."""
+        WITHIN.get([]).append(call)
+        after = sum(part.function_call is not None for event in self.events if event.content for part in event.content.parts or ())
+        self.inner_calls.append(call.model_copy(update={"turn": self.turns - 1, "after": after}))
 
     def interrupted(self) -> Invocation:
         """Return what happened in the turn so far."""
@@ -304,10 +310,8 @@ class _CallRecorder:
         record.begin(tool_context.function_call_id, record.tool)
         unseen = getattr(tool, "include_plugins", True) is False  # of an agent that is a tool: then it runs without this plugin
         if unseen or tool_context.invocation_id != record.invocation_id:
-            contents = [event.content for event in self.session.events if event.content]
-            after = sum(part.function_call is not None for content in contents for part in content.parts or ())
-            where: Json = {"turn": self.session.turns - 1, "after": after, "agent": tool_context.agent_name, "unseen": unseen}
-            self.session.inner_calls.append(InnerCall(tool=tool.name, args=plain(tool_args), **where))
+            given = plain(tool_args)
+            self.session.note_inner(InnerCall(turn=0, after=0, agent=tool_context.agent_name, tool=tool.name, args=given, unseen=unseen))
         answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
         if answered is None and self.session.world:
             return await self.session.world.answer(tool, tool_context.agent_name, tool_args, tool_context)

@@ -19,7 +19,7 @@ from typing import Any
 from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.replay import CaseWorld, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnRecord
-from mlflow_adk_eval.evalset.conversation import STEERING, RecordedCall, RecordedModelCall
+from mlflow_adk_eval.evalset.conversation import STEERING, InnerCall, RecordedCall, RecordedModelCall
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.redact import redacted, secrets_of
@@ -32,6 +32,8 @@ _OURS = "_mlflow_adk_eval"
 """The attribute that marks copies of tools, and models that were prepared."""
 _HERE: ContextVar[AdkWorld | None] = ContextVar("mlflow_adk_eval_world", default=None)
 """The world of the conversation that a model is called in: conversations share agents, and so models."""
+WITHIN: ContextVar[list[InnerCall]] = ContextVar("mlflow_adk_eval_within")
+"""What is called within the tool that is running: functions may run agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class AdkWorld:
     world: CaseWorld
     record: Callable[[], TurnRecord]
     """What is measured in the turn under way."""
+    note_inner: Callable[[InnerCall], None]
+    """Notes a call that leaves no event."""
 
     @contextmanager
     def entered(self) -> Generator[None]:
@@ -69,9 +73,9 @@ class AdkWorld:
         """Whether a tool runs as it is: it is prepared, or ADK's own, or an agent whose calls are seen and known, so that it is these that are replayed."""
         from google.adk.tools.agent_tool import AgentTool  # noqa: PLC0415 - an extra
 
-        recorded = self.world.replay.recorded
-        seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True) and tool.name not in recorded
-        inner = seen and (bool(recorded) or self.world.replay.record)
+        replay = self.world.replay
+        seen = isinstance(tool, AgentTool) and getattr(tool, "include_plugins", True) and tool.name not in replay.recorded
+        inner = seen and (replay.inner or replay.record)
         return inner or getattr(tool, _OURS, False) or (tool.name in STEERING and type(tool).__module__.startswith("google.adk."))
 
     def _asking(self, tool: Any, agent: str) -> Any:
@@ -103,6 +107,8 @@ class AdkWorld:
         if found is not None:
             await _redo(found, context)
             record.skip_to(since + found.duration_s)
+            for call in found.inner:
+                self.note_inner(call)
             if found.error:
                 raise raised_of(found.error)
             return copy.deepcopy(found.answer)
@@ -122,17 +128,18 @@ class AdkWorld:
             }
             came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
-            self.world.calls.append(
-                RecordedCall(
-                    turn=turn, agent=agent, tool=tool.name, args=given, actions=actions, artifacts=artifacts, duration_s=taken, **came
-                )
-            )
+            where: Json = {"turn": turn, "agent": agent, "tool": tool.name, "args": given, "inner": (*within,), "duration_s": taken}
+            self.world.calls.append(RecordedCall(**where, actions=actions, artifacts=artifacts, **came))
 
+        token = WITHIN.set(within := list[InnerCall]())
         try:
             answer = await tool.run_async(args=args, tool_context=context)
         except Exception as raised:
             await keep(error=raised)
             raise
+        finally:
+            WITHIN.reset(token)
+            WITHIN.get([]).extend(within)
         await keep(answer)
         return answer
 
