@@ -34,13 +34,12 @@ from mlflow_adk_eval.agents.adk.agent import load_adk_agent
 from mlflow_adk_eval.agents.adk.requests import request_sha256
 from mlflow_adk_eval.agents.recordings import load_recording, save_recording
 from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.evalset.conversation import STEERING
 from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Invocation, Part, SessionInput
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
 from mlflow_adk_eval.runs.replays import replays_of
 
-_STEERING = {"transfer_to_agent", "load_artifacts", "exit_loop", "set_model_response"}
-"""Tools of ADK itself, which are never replayed."""
 _TRANSFERS = 2
 """How often the agents hand over in a turn."""
 _NUMBER = itertools.count(1)
@@ -360,7 +359,7 @@ def _counted(world: World) -> Iterator[None]:
     real = FunctionTool.run_async
 
     async def run_async(self: Any, *, args: dict[str, Any], tool_context: Any) -> Any:
-        if self.name not in _STEERING:
+        if self.name not in STEERING:
             world.real(world.tools, self.name)
         return await real(self, args=args, tool_context=tool_context)
 
