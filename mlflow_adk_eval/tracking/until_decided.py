@@ -150,6 +150,7 @@ class Rounds:
             judging=planned.executor.judges.usage(),
             baseline=baseline.name if baseline and planned.plan.pairwise else "",
             until_decided=self.so_far,
+            world=planned.replay.world() if planned.replay else None,
         )
         from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch  # noqa: PLC0415 - as above
         from mlflow_adk_eval.gating.rules.decide import decide  # noqa: PLC0415 - as above

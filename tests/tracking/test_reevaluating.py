@@ -236,3 +236,11 @@ def test_a_champion_is_evaluated_again_in_the_candidates_world(bench: Bench) -> 
     assert len(called) == made == 2 * len(EIGHT.eval_cases)
     params = bench.run(decision.baseline_run_id).data.params
     assert (params["adk_eval.replay"], params["adk_eval.world_run"]) == ("strict", candidate.run_id)
+    # The rounds of a run until decided know the world, whose recorded answers would be no evidence without it.
+    policy = {"rules": {TRAJECTORY: {"min": 0.5}}, "replay": {"tools": "strict"}}
+    rounds = {"policy": policy, "until_decided": True, "replay": candidate.run_id, "experiment": "candidate"}
+    report = adk_eval.evaluate(EIGHT, named("candidate", looking), **rounds, **how)
+    assert report.until_decided
+    assert report.until_decided.stopped.startswith("decided")
+    assert bench.gate(report, None, policy).passed
+    assert len(called) == made
