@@ -215,9 +215,9 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
 
 def not_yaml(error: Exception) -> str:
     """Return what is found instead of YAML, of an error of PyYAML or ruamel.yaml."""
-    mark = getattr(error, "problem_mark", None)
-    where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    return f"text that is not YAML ({getattr(error, 'problem', None) or next(iter(str(error).splitlines()), type(error).__name__)}{where})"
+    known = vars(error)
+    mark, problem = known.get("problem_mark"), known.get("problem") or next(iter(str(error).splitlines()), type(error).__name__)
+    return f"text that is not YAML ({problem}{f', line {mark.line + 1}, column {mark.column + 1}' if mark else ''})"
 
 
 def excess(events: Iterable[Any], *, most: int, deepest: int) -> str:
