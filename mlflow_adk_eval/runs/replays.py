@@ -20,8 +20,8 @@ from mlflow_adk_eval.runs.manifest import FOLDER
 
 WORLD, REPLAY, WORLD_RUN = "adk_eval.world", "adk_eval.replay", "adk_eval.world_run"
 """The parameters that hold the digest of the world that a run met, how it used that (``strict, models``), and which run holds its calls."""
-HERE = "this run"
-"""The value of `WORLD_RUN` of a run that holds them itself."""
+HERE, UNKNOWN = "this run", "in a recording"
+"""The value of `WORLD_RUN` of a run that holds them itself, and of `REPLAY` where a recording holds replayed answers without their world."""
 
 
 @dataclass(slots=True)
@@ -88,6 +88,9 @@ def replay_problems(params: Mapping[str, str], report: Report) -> Iterator[str]:
     world, found = report.world, replays_of(report)
     there = {WORLD: world.digest, REPLAY: world.mode} if world else {}
     said = f"{FOLDER}/{WORLD_FILE} says {there.get(REPLAY)}, but"
+    if world is None and params.get(REPLAY) == UNKNOWN:
+        yield "answers in its recording were replayed, but nothing says from which world: evaluate the agent itself with --replay"
+        return
     for name in (WORLD, REPLAY):
         if params.get(name) != there.get(name):
             yield f"the run's parameter {name} is {params.get(name)!r}, but {FOLDER}/{WORLD_FILE} gives {there.get(name)!r}"

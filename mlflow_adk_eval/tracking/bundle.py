@@ -65,7 +65,7 @@ from mlflow_adk_eval.runs.manifest import (
     sha256,
 )
 from mlflow_adk_eval.runs.parts import SCHEMA
-from mlflow_adk_eval.runs.replays import HERE, REPLAY, WORLD, WORLD_RUN
+from mlflow_adk_eval.runs.replays import HERE, REPLAY, UNKNOWN, WORLD, WORLD_RUN
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.tracking.storable import (
     LONGEST_DIGEST,
@@ -277,7 +277,7 @@ def bundle_of(
         world = world.model_copy(update={"adk_eval_world": 1, **kept})
         report, met = replace(report, world=world), {WORLD: digest, REPLAY: world.mode, WORLD_RUN: held or HERE}
     elif any(one.kind in REPLAYED for course in report.cases.courses() for one in course.injections):
-        met = {REPLAY: "in a recording"}  # of which nobody knows any more what answered
+        met = {REPLAY: UNKNOWN}  # of which nobody knows any more what answered
     documents = {
         "config.json": dumps_config(report.config).encode(),
         REPORT: html_of(report, title=title, facts=facts, secrets=secrets).encode(),

@@ -68,7 +68,8 @@ def test_answers_of_a_recording_that_was_made_in_a_world_do_not_pass_for_real_on
     assert laundered.world is None
     run = examine(evidence_of_report(laundered))
     assert isinstance(run, ReadableRun)
-    assert run.problems == ("the run's parameter adk_eval.replay is 'in a recording', but adk_eval/world.json gives None",)
+    why = "answers in its recording were replayed, but nothing says from which world: evaluate the agent itself with --replay"
+    assert run.problems == (why,)
 
 
 @pytest.mark.parametrize("mode", [{"tools": "live"}, {"mode": "record"}, {"source": "runs:/1"}, {"models": True}])
