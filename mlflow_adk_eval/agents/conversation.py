@@ -19,9 +19,9 @@ from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Tools, Turn, User
+from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
-from mlflow_adk_eval.agents.replay import Replay
+from mlflow_adk_eval.agents.replay import Replay, Tools
 from mlflow_adk_eval.agents.tool_environment import tool_environment
 from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scenarios, scenario_of
 from mlflow_adk_eval.config.eval_config import EvalConfig

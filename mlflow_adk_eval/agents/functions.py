@@ -27,9 +27,9 @@ import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
 from mlflow_adk_eval.agents.recordings import plain_state
-from mlflow_adk_eval.agents.replay import changed, error_of, raised_of
+from mlflow_adk_eval.agents.replay import Tools, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of
 from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall

@@ -9,16 +9,14 @@ next and `Tools` may answer tool calls in place of the agent's own. A recording 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from mlflow_adk_eval.evalset.conversation import Conversation, Ending, Injection, InnerCall
+from mlflow_adk_eval.agents.replay import Tools
+from mlflow_adk_eval.evalset.conversation import Conversation, Ending, InnerCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.agents.replay import CaseWorld
 
 
 class Agent(Protocol):
@@ -31,28 +29,6 @@ class Agent(Protocol):
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Have the conversation of `case` from a fresh session. Failures of the agent are returned, not raised."""
-        ...
-
-
-class Tools(Protocol):
-    """What may answer tool calls in place of an agent's tools in one conversation, such as the tool environment."""
-
-    async def answer(self, tool: str, args: Mapping[str, Any], /) -> Json | None:
-        """Return what `tool` is to have answered to a call; ``None``: it is to be called itself, perhaps after a delay."""
-        ...
-
-    def next_turn(self) -> None:
-        """Note that the next turn begins."""
-        ...
-
-    @property
-    def injections(self) -> tuple[Injection, ...]:
-        """What was done so far."""
-        ...
-
-    @property
-    def world(self) -> CaseWorld | None:
-        """What replays or records the calls that are not answered above; ``None``: they are real, and nobody records them."""
         ...
 
 

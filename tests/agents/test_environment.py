@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
-from mlflow_adk_eval.agents.protocol import Tools
+from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.tool_environment import CaseTools, case_tools, draw, tool_environment
 from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation, Injection

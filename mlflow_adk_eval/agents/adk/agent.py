@@ -32,7 +32,8 @@ import anyio
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.replay import WITHIN, AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Tools, Turn
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
+from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall

@@ -27,7 +27,8 @@ from mlflow_adk_eval.agents.http.http_agent import (
     require_real_tools,
     shown_url,
 )
-from mlflow_adk_eval.agents.protocol import Tools, Turn
+from mlflow_adk_eval.agents.protocol import Turn
+from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, canonical_json

@@ -17,7 +17,8 @@ from pydantic_core import from_json
 
 from mlflow_adk_eval.agents.conversation import chat_messages
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent, HttpRequest, require_real_tools
-from mlflow_adk_eval.agents.protocol import Tools, Turn
+from mlflow_adk_eval.agents.protocol import Turn
+from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part

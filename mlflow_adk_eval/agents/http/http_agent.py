@@ -24,7 +24,8 @@ from pydantic_core import from_json
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random
 
 from mlflow_adk_eval.agents.conversation import converse
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, AgentSession, Limits, Tools
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, AgentSession, Limits
+from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.errors import AgentError, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical_json
