@@ -21,6 +21,7 @@ from mlflow_adk_eval.report.findings import causes_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.conformance_kit import MODES, REAL, REFUNDS, TRAVEL, Adk, refunds, travel, write_tests
+from tests.agents.scripted import llm, text
 from tests.cli.test_cli import invoke
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:google", "ignore::DeprecationWarning")
@@ -125,6 +126,11 @@ def test_a_changed_prompt_is_asked_anew(recorded: Path) -> None:
     assert kinds(report).count("replayed_model") == 2, "the requests of the sub-agent, whose prompt is as it was"
 
 
+def test_an_answer_to_a_call_that_is_not_open_is_an_error_of_the_case(recorded: Path) -> None:
+    report = replay(recorded, "core/refunds", llm(lambda _: text("Never."), name="refunds"))
+    assert "the user answers the tool 'ask_manager', but the agent has no open call of it" in report.cases[0].conversation.error
+
+
 def test_what_a_model_streamed_is_read_where_nothing_else_is(adk: Adk, tmp_path: Path) -> None:
     if MODES is None:
         pytest.skip("this google-adk records no streams")
@@ -185,6 +191,10 @@ def test_tests_of_several_agents_are_selected(recorded: Path, folder: Path) -> N
     with pytest.raises(UsageError, match=r"no test and no agent 'core/travle'. Did you mean 'core/travel'\?"):
         load_inputs(f"{recorded}:core/travle")
     assert load_recording(f"{recorded}:refunds").runs.keys() == {"core/refunds"}
+    shutil.copytree(folder / "core" / "travel", folder / "more" / "core" / "travel")
+    with pytest.raises(EvalSetError, match=r"found two tests core/travel: .*core/travel and .*core/travel; wanted different names"):
+        load_inputs(f"{folder}:travel")
+    shutil.rmtree(folder / "more")
     (folder / "test_config.json").write_text(
         json.dumps({"criteria": {"response_match_score": 1.0}, "case_criteria": {"core/refunds": {"response_match_score": 0.5}}})
     )
@@ -199,4 +209,6 @@ def test_validate_and_migrate_take_a_folder(folder: Path, tmp_path: Path) -> Non
     assert checked.output == f"{travels}: conformance tests, 1 case of agent travel, 2 turns, 9 recorded calls\n"
     assert invoke("migrate", travels, new).exit_code == 0
     assert EvalSet.model_validate_json(new.read_text()).eval_ids == ("core/travel",)
+    new.rename(folder / "new.test.json")
+    assert load_inputs(folder)[0].eval_ids == ("core/travel",), "a folder of ADK's test files, whatever spec.yaml is in it"
     assert invoke("score", travels, "--actual", travels, "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db").exit_code == 0
