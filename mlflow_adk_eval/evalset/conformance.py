@@ -224,12 +224,15 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
     made = {call.tool_recording.tool_call.id for call in recorded if call.tool_recording}
     if made and made.isdisjoint(known):
         raise _refused(test.calls, "$.recordings", "tool calls of another session", "those of the session of this test; record it again")
-    did: dict[str | None, Json] = {}
-    for event in test.session.events if recorded else ():
-        answered = [part.function_response.id for part in event.parts if part.function_response]
-        if event.author != "user":  # of calls at the same time, ADK merges what they did
+    did: dict[tuple[int, str | None], Json] = {}
+    begun = 0
+    for event in test.session.events:
+        begun += event.author == "user"
+        answers = [part.function_response for part in event.parts if part.function_response and event.author != "user"]
+        if answers:  # of calls at the same time, ADK merges what they did; a transfer runs as it is
+            first = min(answers, key=lambda answer: answer.name == "transfer_to_agent")
             actions = {name: done for name, done in event.actions.items() if done not in ({}, None) and name not in _CREDENTIALS}
-            did |= dict.fromkeys(answered[:1], actions)
+            did[begun - 1, first.id] = actions
     calls: list[RecordedCall] = []
     model_calls: list[RecordedModelCall] = []
     for index, call in enumerate(recorded):
@@ -240,7 +243,7 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
         if call.tool_recording:
             given, answer = call.tool_recording.tool_call, call.tool_recording.tool_response.response
             returned = None if answer == {"result": None} else answer  # a tool that has no answer yet returned nothing
-            done = did.get(given.id, {})
+            done = did.get((turn, given.id), {})
             calls.append(RecordedCall(turn=turn, agent=agent, tool=given.name or "", args=given.args or {}, answer=returned, actions=done))
         elif asked:
             whole = tuple(one for one in (*asked.llm_responses, asked.llm_response) if one is not None and not one.get("partial"))
