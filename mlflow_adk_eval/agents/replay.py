@@ -141,8 +141,8 @@ class Replay:
         recorded = without_turns(parse_recorded(dumps_recording(Recording(runs, origin=self._origin)).encode(), "world"))
         return World(tools=self.tools, models=self.models, digest=world_digest(recorded), recorded=recorded)
 
-    def _key(self, args: Mapping[str, Any]) -> str:
-        """Return the hash of the arguments that matter. Secrets were masked when they were recorded."""
+    def _mattering(self, args: Mapping[str, Any]) -> Any:
+        """Return the arguments that matter. Secrets were masked when they were recorded."""
         given: Any = dict(args)
         for path in self._ignored:
             given = _without(given, path)
@@ -152,8 +152,10 @@ class Replay:
                 return int(leaf)
             return redacted(leaf, self._secrets) if isinstance(leaf, str) and self._secrets else leaf
 
-        given = mapped(given, plain)
-        return hashlib.sha256(canonical_json(given)).hexdigest()
+        return mapped(given, plain)
+
+    def _key(self, args: Mapping[str, Any]) -> str:
+        return hashlib.sha256(canonical_json(self._mattering(args))).hexdigest()
 
     def calls_like(self, tool: str, args: Mapping[str, Any]) -> Mapping[str, list[_Known[RecordedCall]]]:
         """Return the recorded calls of a tool with the same arguments, by eval id."""
@@ -163,20 +165,18 @@ class Replay:
         """Return the recorded answers to a request, by eval id."""
         return self._answers.get((agent, request), {})
 
-    def unrecorded(self, eval_id: str, tool: str, args: Mapping[str, Any]) -> UnrecordedError:
-        """Return the error that a call was never recorded, with what is nearest to it."""
+    def unrecorded(self, eval_id: str, tool: str, args: Mapping[str, Any]) -> str:
+        """Return that a call was never recorded, with what is nearest to it."""
         call = f"{tool}({redacted(beginning(json.dumps(args, ensure_ascii=False), _LONGEST_ARGS), self._secrets)})"
         known = self._by_tool.get(tool)
         if not known:
             names = ", ".join(few(sorted(self._by_tool), limit=_MAX_NAMED)) or "no calls"
             hint = did_you_mean(tool, self._by_tool) or f"recorded are {names}"
-            return UnrecordedError(f"{call} was never recorded, nor was any call of {tool!r}; {hint}")
+            return f"{call} was never recorded, nor was any call of {tool!r}; {hint}"
         here = [recorded for case, recorded in known if case == eval_id] or [recorded for _, recorded in known]
-        apart = min(([one.path for one in differences(dict(args), recorded)] for recorded in here), key=len)
+        apart = min(([one.path for one in differences(self._mattering(args), self._mattering(recorded))] for recorded in here), key=len)
         where = "" if any(case == eval_id for case, _ in known) else " (of another case)"
-        return UnrecordedError(
-            f"{call} was never recorded; the nearest recording{where} differs in {', '.join(few(apart, limit=_MAX_NAMED))}"
-        )
+        return f"{call} was never recorded; the nearest recording{where} differs in {', '.join(few(apart, limit=_MAX_NAMED))}"
 
 
 def _with_calls(run: Conversation) -> Conversation:
@@ -272,10 +272,13 @@ class CaseWorld:
                     self._done.append(Injection(invocation_index=self.turn, tool=call.tool, kind="replayed"))
                     self._nearest(self.replay.calls_like(call.tool, call.args))
             elif self.replay.tools == "strict":
-                error = self.replay.unrecorded(self.eval_id, tool, args)
-                self.unrecorded = self.unrecorded or str(error)
-                raise error
+                raise self.refused(self.replay.unrecorded(self.eval_id, tool, args))
             return found
+
+    def refused(self, problem: str) -> UnrecordedError:
+        """Note why the conversation cannot go on, and return that as an error."""
+        self.unrecorded = self.unrecorded or problem
+        return UnrecordedError(problem)
 
     def listing(self, toolset: str) -> tuple[Json, ...]:
         """Return the declarations of the tools that a server listed.
@@ -284,9 +287,7 @@ class CaseWorld:
             UnrecordedError: if they were never recorded.
         """
         if toolset not in self.replay.listings:
-            error = UnrecordedError(f"the tools of {toolset} were never recorded")
-            self.unrecorded = self.unrecorded or str(error)
-            raise error
+            raise self.refused(f"the tools of {toolset} were never recorded")
         return self.replay.listings[toolset]
 
     def find_answer(self, agent: str, request: str) -> RecordedModelCall | None:

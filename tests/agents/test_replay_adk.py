@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from inspect import signature
 from typing import Any
 
 import pytest
-from google.adk.agents import LlmAgent
+from google.adk.agents import BaseAgent, LlmAgent
+from google.adk.events.event import Event
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.tools.agent_tool import AgentTool
@@ -324,3 +326,38 @@ def test_what_an_agent_calls_within_a_function_is_answered_with_it() -> None:
     assert replayed.cases[0].conversation.inner_calls == live.cases[0].conversation.inner_calls
     assert replays_of(replayed).tools == "6 of 6 tool calls"
     assert not replays_of(replayed).live
+
+
+def test_an_agent_elsewhere_is_not_asked_in_a_replay() -> None:
+    asked: list[str] = []
+
+    class RemoteA2aAgent(BaseAgent):
+        """An agent behind A2A, as ADK calls it."""
+
+        async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Event]:
+            asked.append(self.name)
+            yield Event(author=self.name, invocation_id=ctx.invocation_id, content=types.Content(role="model", parts=text("far away")))
+
+    def agent() -> LlmAgent:
+        def here() -> str:
+            """Do something here."""
+            return "here"
+
+        def script(request: LlmRequest) -> Any:
+            return [call("transfer_to_agent", agent_name="far")] if results(request) else [call("here")]
+
+        return LlmAgent(name="agent", model=Scripted(script=script), tools=[here], sub_agents=[RemoteA2aAgent(name="far")])
+
+    live = evaluated(agent(), case_of("go"), record=True)
+    assert (live.cases[0].error, asked) == ("", ["far"])
+    replayed = evaluated(agent(), case_of("go"), replay=live)
+    assert replayed.cases[0].error == "turn 1: agent 'far' runs elsewhere, and what it answers cannot be recorded"
+    assert asked == ["far"]
+
+
+def test_replaying_and_recording_what_did_not_change_adds_nothing() -> None:
+    live = evaluated(Office().agent(), CASE, record=True)
+    again = evaluated(Office().agent(), CASE, replay=live, record=True)
+    assert live.world
+    assert again.world
+    assert (again.world.tools, again.world.digest) == ("live", live.world.digest)

@@ -142,7 +142,16 @@ class AdkAgent:
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
             session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
-            for noted in ("before_run", "before_model", "after_model", "on_model_error", "before_tool", "after_tool", "on_tool_error"):
+            for noted in (
+                "before_run",
+                "before_agent",
+                "before_model",
+                "after_model",
+                "on_model_error",
+                "before_tool",
+                "after_tool",
+                "on_tool_error",
+            ):
                 setattr(plugin, f"{noted}_callback", getattr(recorder, noted))
             session.runner = Runner(
                 # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
@@ -283,6 +292,10 @@ class _CallRecorder:
     async def before_run(self, *, invocation_context: Any) -> None:
         # An agent that is a tool runs within the turn, under an id of its own.
         self.session.record.invocation_id = self.session.record.invocation_id or invocation_context.invocation_id
+
+    async def before_agent(self, *, agent: Any, **_: Any) -> None:
+        if self.session.world:
+            self.session.world.check(agent)
 
     async def before_model(self, *, callback_context: Any, llm_request: Any) -> None:
         from google.genai import types  # noqa: PLC0415

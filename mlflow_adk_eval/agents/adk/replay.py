@@ -56,6 +56,15 @@ class AdkWorld:
         finally:
             _HERE.reset(token)
 
+    def check(self, agent: Any) -> None:
+        """Refuse an agent that would be asked over the network.
+
+        Raises:
+            UnrecordedError: if it is one, and nothing must be called.
+        """
+        if self.world.replay.tools == "strict" and any(cls.__name__ == "RemoteA2aAgent" for cls in type(agent).__mro__):
+            raise self.world.refused(f"agent {agent.name!r} runs elsewhere, and what it answers cannot be recorded")
+
     def prepare(self, agent: Any, request: Any) -> None:
         """Have a request's tools and the agent's model ask the world."""
         for name, tool in request.tools_dict.items():
@@ -203,7 +212,7 @@ def _prepare_model(model: Any) -> None:
             error, taken = error_of(raised), record.now() - since
             raise
         finally:  # also where ADK asks for no more, as after a transfer
-            if world.replay.record and (error or kept):
+            if world.replay.record and (error or kept) and not world.replay.answers_to(agent, request):
                 came: dict[str, Any] = {"answers": tuple(kept), "error": error, "duration_s": round(taken, 6)}
                 world.model_calls.append(RecordedModelCall(turn=turn, agent=agent, request=request, **came))
 
