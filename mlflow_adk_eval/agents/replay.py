@@ -248,7 +248,7 @@ class CaseWorld:
         answered = await self.environment.answer(tool, args) if self.environment else None
         if answered is not None:
             with self._lock:
-                self._numbers[tool] = self._numbers.get(tool, 0) + 1
+                self._next_number(tool)
         return answered
 
     @property
@@ -263,8 +263,7 @@ class CaseWorld:
             UnrecordedError: if it was never recorded, and must not be made.
         """
         with self._lock:
-            number = self._numbers.get(tool, 0)
-            self._numbers[tool] = number + 1
+            number = self._next_number(tool)
             found = self._nearest(self.replay.calls_like(tool, args))
             if found is not None:
                 self._done.append(Injection(invocation_index=self.turn, tool=tool, kind="replayed", call_index=number))
@@ -274,6 +273,16 @@ class CaseWorld:
             elif self.replay.tools == "strict":
                 raise self.refused(self.replay.unrecorded(self.eval_id, tool, args))
             return found
+
+    def note_callback(self, tool: str) -> None:
+        """Note that a callback of the agent answered a call, so that nothing was called or replayed."""
+        with self._lock:
+            number = self._next_number(tool)
+            self._done.append(Injection(invocation_index=self.turn, tool=tool, kind="callback", call_index=number))
+
+    def _next_number(self, tool: str) -> int:
+        number = self._numbers[tool] = self._numbers.get(tool, -1) + 1
+        return number
 
     def refused(self, problem: str) -> UnrecordedError:
         """Note why the conversation cannot go on, and return that as an error."""

@@ -53,10 +53,11 @@ class Origin:
 
 EndReason = Literal["goal", "limit", "error"]
 """*goal*: the simulated user had nothing left to say; *limit*: it had sent as many messages as it may; *error*: agent or user failed."""
-InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model"]
-"""*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent."""
-REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model")
-"""What a recording answered, and not the tool environment."""
+InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model", "callback"]
+"""*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent;
+*callback*: in a replay, the agent's own callback answered in the place of its tool."""
+REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model", "callback")
+"""What the tool environment had no part in."""
 STEERING = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
 """Tools of ADK that only steer the conversation, or read what the session itself holds. They are never replayed."""
 
@@ -90,8 +91,8 @@ class Injection(Model, extra="forbid"):
         """Return it in a few words: ``injected error after 2 s``."""
         if self.kind == "latency":
             return f"delayed by {self.latency_s:g} s"
-        if self.kind in ("replayed", "replayed_model"):
-            return "replayed"
+        if self.kind in REPLAYED:
+            return "answered by a callback" if self.kind == "callback" else "replayed"
         return f"injected {self.kind}" + (f" after {self.latency_s:g} s" if self.latency_s else "")
 
 

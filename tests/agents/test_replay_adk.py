@@ -361,3 +361,26 @@ def test_replaying_and_recording_what_did_not_change_adds_nothing() -> None:
     assert live.world
     assert again.world
     assert (again.world.tools, again.world.digest) == ("live", live.world.digest)
+
+
+def test_what_a_callback_answers_is_neither_replayed_nor_unrecorded() -> None:
+    def guarded(city: str) -> str:
+        """Do it."""
+        return f"done in {city}"
+
+    def agent(*, forbidden: str = "") -> LlmAgent:
+        def guard(tool: Any, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any] | None:
+            return {"refused": args["city"]} if args["city"] == forbidden else None
+
+        def script(request: LlmRequest) -> Any:
+            found = results(request)
+            return text(str(found)) if found else [call("guarded", city="Rome"), call("guarded", city=user_text(request))]
+
+        return LlmAgent(name="agent", model=Scripted(script=script), tools=[guarded], before_tool_callback=guard)
+
+    live = evaluated(agent(), case_of("Rome"), record=True)
+    replayed = evaluated(agent(forbidden="Oslo"), case_of("Oslo"), replay=live)
+    assert replayed.cases[0].error == ""
+    assert [(one.kind, one.call_index) for one in replayed.cases[0].conversation.injections] == [("replayed", 0), ("callback", 1)]
+    assert "{'refused': 'Oslo'}" in replayed.cases[0].actual[0].final_text
+    assert replays_of(replayed).live == ""

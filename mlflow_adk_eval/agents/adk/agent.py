@@ -326,13 +326,17 @@ class _CallRecorder:
         if unseen or tool_context.invocation_id != record.invocation_id:
             given = plain(tool_args)
             self.session.note_inner(InnerCall(turn=0, after=0, agent=tool_context.agent_name, tool=tool.name, args=given, unseen=unseen))
-        answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
-        if answered is None and self.session.world:
-            return await self.session.world.answer(tool, tool_context.agent_name, tool_args, tool_context)
+        answered, world = await self.tools.answer(tool.name, tool_args) if self.tools else None, self.session.world
+        if answered is None and world:
+            return await world.answer(tool, tool_context.agent_name, tool_args, tool_context)
+        if world:
+            world.answered.add(tool_context.function_call_id)
         return answered
 
-    async def after_tool(self, *, tool_context: Any, **_: Any) -> None:
+    async def after_tool(self, *, tool: Any, tool_context: Any, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
+        if self.session.world:
+            self.session.world.ended(tool, tool_context)
 
     async def on_tool_error(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)

@@ -12,7 +12,7 @@ import copy
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
@@ -45,6 +45,8 @@ class AdkWorld:
     """What is measured in the turn under way."""
     note_inner: Callable[[InnerCall], None]
     """Notes a call that leaves no event."""
+    answered: set[str] = field(default_factory=set[str])
+    """The ids of the calls that the tool environment, a recording or a tool answered."""
 
     @contextmanager
     def entered(self) -> Generator[None]:
@@ -108,8 +110,14 @@ class AdkWorld:
         given = await self.call(tool, agent, args, context)
         return given if isinstance(given, dict) else {"result": given}
 
+    def ended(self, tool: Any, context: Any) -> None:
+        """Note that a call has an answer, which is the agent's own if nothing else was asked for one."""
+        if getattr(tool, _OURS, False) and context.function_call_id not in self.answered:
+            self.world.note_callback(tool.name)
+
     async def call(self, tool: Any, agent: str, args: Json, context: Any) -> Any:
         """Return what a tool answered when it was recorded, or else what it answers."""
+        self.answered.add(context.function_call_id)
         given, record = copy.deepcopy(plain(args)), self.record()
         since = record.now()
         found = self.world.find(tool.name, given)
