@@ -146,6 +146,8 @@ class RecordedCall(_Recorded):
     """What the tool returned, before ADK makes an object of it."""
     actions: Json = Field(default_factory=dict)
     """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
+    state_in_place: Json = Field(default_factory=dict)
+    """Entries of the state whose value it changed without setting it, so that no ``state_delta`` says so."""
     artifacts: dict[str, Json] = Field(default_factory=dict)
     """The artifacts that it saved, by file name, each as a part of ADK."""
     inner: tuple[InnerCall, ...] = ()

@@ -384,3 +384,18 @@ def test_what_a_callback_answers_is_neither_replayed_nor_unrecorded() -> None:
     assert [(one.kind, one.call_index) for one in replayed.cases[0].conversation.injections] == [("replayed", 0), ("callback", 1)]
     assert "{'refused': 'Oslo'}" in replayed.cases[0].actual[0].final_text
     assert replays_of(replayed).live == ""
+
+
+def test_state_that_a_tool_changes_in_place_is_changed_again() -> None:
+    def put(tool_context: ToolContext) -> str:
+        """Put something into the cart, without setting the entry."""
+        tool_context.state["cart"]["items"].append("apple")
+        return "done"
+
+    def script(request: LlmRequest) -> Any:
+        return text(str(request.config.system_instruction)) if results(request) else [call("put")]
+
+    case = case_of("Put.", state={"cart": {"items": []}})
+    live = evaluated(llm(script, instruction="The cart: {cart}.", tools=[put]), case, record=True)
+    assert "The cart: {'items': ['apple']}." in live.cases[0].actual[0].final_text
+    assert told(evaluated(llm(script, instruction="The cart: {cart}.", tools=[put]), case, replay=live)) == told(live)

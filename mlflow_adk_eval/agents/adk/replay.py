@@ -130,10 +130,9 @@ class AdkWorld:
                 raise raised_of(found.error)
             return copy.deepcopy(found.answer)
         turn, before = self.world.turn, _actions(context)
+        held = [(key, value, plain(value)) for key, value in context.state.to_dict().items() if isinstance(value, dict | list)]
 
         async def keep(answer: Any = None, error: BaseException | None = None) -> None:
-            if not self.world.replay.record:
-                return
             done, artifacts = changed(before, _actions(context)), {}
             for name in changed(before.get("artifact_delta", {}), context.actions.artifact_delta):
                 if (saved := await context.load_artifact(name)) is not None:
@@ -145,8 +144,9 @@ class AdkWorld:
             }
             came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
+            in_place = {key: plain(value) for key, value, was in held if context.state.get(key) is value and plain(value) != was}
             where: Json = {"turn": turn, "agent": agent, "tool": tool.name, "args": given, "inner": (*within,), "duration_s": taken}
-            self.world.calls.append(RecordedCall(**where, actions=actions, artifacts=artifacts, **came))
+            self.world.calls.append(RecordedCall(**where, actions=actions, artifacts=artifacts, state_in_place=in_place, **came))
 
         token = WITHIN.set(within := list[InnerCall]())
         try:
@@ -170,6 +170,11 @@ async def _redo(call: RecordedCall, context: Any) -> None:
     """Do to the session what a call did."""
     from google.genai import types  # noqa: PLC0415 - an extra
 
+    for key, value in copy.deepcopy(call.state_in_place).items():
+        held = context.state.get(key)
+        if isinstance(held, dict | list) and type(held) is type(value):
+            held.clear()
+            (held.update if isinstance(held, dict) else held.extend)(value)
     actions = type(context.actions).model_validate(call.actions)
     for name in actions.model_fields_set:
         value = getattr(actions, name)
