@@ -130,6 +130,7 @@ class AdkWorld:
                 raise raised_of(found.error)
             return copy.deepcopy(found.answer)
         turn, before = self.world.turn, _actions(context)
+        # Newer versions of ADK note this among the actions themselves.
         held = [(key, value, plain(value)) for key, value in context.state.to_dict().items() if isinstance(value, dict | list)]
 
         async def keep(answer: Any = None, error: BaseException | None = None) -> None:
