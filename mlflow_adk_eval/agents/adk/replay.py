@@ -145,7 +145,8 @@ class AdkWorld:
             }
             came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
-            in_place = {key: plain(value) for key, value, was in held if context.state.get(key) is value and plain(value) != was}
+            touched = {key: plain(value) for key, value, was in held if context.state.get(key) is value and plain(value) != was}
+            in_place = {key: value for key, value in touched.items() if key not in actions.get("state_delta", {})}
             where: Json = {"turn": turn, "agent": agent, "tool": tool.name, "args": given, "inner": (*within,), "duration_s": taken}
             self.world.calls.append(RecordedCall(**where, actions=actions, artifacts=artifacts, state_in_place=in_place, **came))
 
