@@ -11,6 +11,7 @@ _HOMES = {
     "agents.http.chat": ("OpenAIChatAgent",),
     "agents.http.http_agent": ("HttpError",),
     "agents.recordings": ("Recording", "load_recording", "recording_of_report", "save_recording"),
+    "agents.replay": ("UnrecordedError",),
     "analysis.calibration.bench": ("BenchError",),
     "analysis.calibration.calibration": ("Calibration", "CalibrationError", "load_calibration"),
     "analysis.calibration.labels": ("LabelError",),

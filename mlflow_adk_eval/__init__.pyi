@@ -12,6 +12,7 @@ from mlflow_adk_eval.agents.recordings import Recording as Recording
 from mlflow_adk_eval.agents.recordings import load_recording as load_recording
 from mlflow_adk_eval.agents.recordings import recording_of_report as recording_of_report
 from mlflow_adk_eval.agents.recordings import save_recording as save_recording
+from mlflow_adk_eval.agents.replay import UnrecordedError as UnrecordedError
 from mlflow_adk_eval.analysis.calibration.bench import BenchError as BenchError
 from mlflow_adk_eval.analysis.calibration.calibration import Calibration as Calibration
 from mlflow_adk_eval.analysis.calibration.calibration import CalibrationError as CalibrationError

@@ -25,7 +25,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "CriterionResult", "Decision", "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "ExitError",
         "GateFailed", "HttpError", "InputError", "Invocation", "JudgeError", "JudgeOptions", "LabelError", "OpenAIChatAgent",
         "OutputError", "Policy", "PolicyError", "Problem", "Recording", "Refused", "Report", "Request", "RunError", "Scored", "Scoring",
-        "Session", "Skipped", "TrackingError", "Unavailable", "UsageError", "UserPersona", "Vote", "aevaluate", "audit", "calibrate",
+        "Session", "Skipped", "TrackingError", "Unavailable", "UnrecordedError", "UsageError", "UserPersona", "Vote", "aevaluate", "audit", "calibrate",
         "capture", "compare", "compare_paired", "eval_set_digest", "evaluate", "export_attestation", "gate", "genai_data",
         "judge_bench", "label_sheet", "load_calibration", "load_champion", "load_config", "load_eval_set", "load_policy",
         "load_recording", "make_holdout_evaluator", "make_key", "make_reevaluator", "metrics", "migrate", "model_fn", "open_cases", "open_store", "policy_schema",

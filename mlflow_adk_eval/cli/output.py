@@ -28,7 +28,6 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
     from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runs.replays import replays_of
 
 LOGGER = logging.getLogger("mlflow_adk_eval")
 NAMED_RUNS = logging.getLogger("mlflow_adk_eval.gating.named_runs")
@@ -194,6 +193,8 @@ def show_report(
 
 
 def _report_json(report: Report) -> dict[str, Any]:
+    from mlflow_adk_eval.runs.replays import replays_of  # noqa: PLC0415 - `--help` stays fast
+
     shown = ("threshold", "mean", "pass_rate", "evaluated", "errored", "skipped")
     return {
         "verdict": report.verdict,

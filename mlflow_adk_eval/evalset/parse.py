@@ -25,7 +25,7 @@ from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_me
 
 T = TypeVar("T")
 
-_MAX_NAMED = 8
+_MAX_NAMED = 9
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mlflow_adk_eval.criteria.efficiency import inference_calls
 from mlflow_adk_eval.evalset.conversation import STEERING
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.evalset.world import WORLD_FILE, world_digest
@@ -77,6 +76,8 @@ def replays_of(report: Report) -> Replays:
 
 def _requests(turn: Invocation) -> int | None:
     """Return how many requests to models a turn took; ``None``: its events do not show all of them."""
+    from mlflow_adk_eval.criteria.efficiency import inference_calls  # noqa: PLC0415 - only runs with a world need it
+
     counted = inference_calls(turn)
     said = [event for event in turn.events if event.content and event.content.role != "user"]
     unseen = any(event.usage_metadata is None and event.model_version is None for event in said)
