@@ -40,6 +40,8 @@ _SERVER = """
 """
 
 
+@pytest.mark.needs("google-adk", "2")  # google-adk 1 closes connections in another task than it opened them in, so that no evaluation ends
+@pytest.mark.filterwarnings("ignore:.EXPERIMENTAL")
 def test_tools_of_a_server_are_replayed_without_the_server(tmp_path: Path) -> None:
     from google.adk.tools.mcp_tool import McpToolset, StdioConnectionParams
     from mcp import StdioServerParameters
