@@ -9,7 +9,6 @@ is under way in the ledger, so that a resumed run does not have them again.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
@@ -48,7 +47,7 @@ from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.evalset.world import WORLD_MARK, World, parse_world
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.report import ByCase, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.writing import whole_file
 
@@ -63,14 +62,6 @@ class _ListedCase(Model):
 _LISTED_CASES = TypeAdapter(tuple[_ListedCase, ...])
 UNNAMED = "recording"
 """What an agent is called whose recording does not name it."""
-
-
-class CountedRuns(ABC):
-    """Conversations by eval id that are read when they are needed, while it is known how many there are."""
-
-    @abstractmethod
-    def count(self, eval_id: str) -> int:
-        """Return how many there are of a case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +95,7 @@ class Recording:
     def num_runs(self, eval_ids: Iterable[str]) -> int:
         """Return how many runs of the named cases there are, or were to be; at least one."""
         runs = self.runs
-        counts = (runs.count(eval_id) if isinstance(runs, CountedRuns) else len(runs.get(eval_id, ())) for eval_id in eval_ids)
+        counts = (runs.count(eval_id) if isinstance(runs, ByCase) else len(runs.get(eval_id, ())) for eval_id in eval_ids)
         recorded = max(counts, default=1) or 1
         return max(recorded, self.origin.num_runs) if self.origin else recorded
 

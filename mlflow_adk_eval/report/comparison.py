@@ -182,7 +182,7 @@ def comparison_view(comparison: Comparison, words: Words, *, every: bool = False
     sides = (("A", comparison.before), ("B", comparison.after))
     parts: list[RenderableType] = []
     for letter, side in sides:
-        results = side.cases.results
+        results = side.results
         share = f"{format_share(results.verdicts, side.num_runs)} · verdict: {verdict_of(results.verdicts)}"
         parts.append(Text.assemble((f"{letter}  {line(side.name)}", "bold"), f"  {share}"))
     parts += [Text(f"attention: {letter}: {line(text)}", style="yellow") for letter, side in sides for text in side.warnings]

@@ -15,7 +15,7 @@ from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from mlflow_adk_eval.evalset.models import canonical
 from mlflow_adk_eval.evalset.world import World
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.results.sequence import UntilDecided
     from mlflow_adk_eval.results.usage import JudgeUsage
 
+V = TypeVar("V")
 Change = Callable[[CaseResult], CaseResult | None]
 """Returns a result as it is to be; ``None``: it is left out."""
 
@@ -398,6 +399,37 @@ def _totals_of(cases: Cases, order: Sequence[str]) -> _Totals:
     }
     reasons += sum(count.deciding - count.passed for count in counts.values())
     return _Totals(summaries, reasons, len(eval_ids), len(eval_ids) - unpassed)
+
+
+class ByCase(Mapping[str, V]):
+    """Something of each case, by eval id, read when it is asked for: only where it is, and what was read last, is in memory."""
+
+    def __init__(self, eval_ids: Iterable[str], read: Callable[[range], V]) -> None:
+        """Take of which case each thing is, those of a case one after the other, and what reads the things of a case by their places."""
+        self._read, self._firsts, self._counts = read, dict[str, int](), dict[str, int]()
+        self._last: tuple[str, V] | None = None
+        for place, eval_id in enumerate(eval_ids):
+            if self._firsts.setdefault(eval_id, place) != place:
+                self._counts[eval_id] = self._counts.get(eval_id, 1) + 1
+
+    def count(self, eval_id: str) -> int:
+        """Return how many things there are of a case."""
+        return self._counts.get(eval_id, int(eval_id in self._firsts))
+
+    def __getitem__(self, eval_id: str) -> V:
+        """Return what there is of a case."""
+        if self._last is None or self._last[0] != eval_id:
+            first = self._firsts[eval_id]
+            self._last = eval_id, self._read(range(first, first + self.count(eval_id)))
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the ids."""
+        return iter(self._firsts)
+
+    def __len__(self) -> int:
+        """Return the number of cases."""
+        return len(self._firsts)
 
 
 class CaseScores(Mapping[str, tuple[float, ...]]):

@@ -8,30 +8,26 @@ made here when they are asked for.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import groupby, islice
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from mlflow_adk_eval.agents.recordings import CountedRuns, Recording, case_digest, recorded_run, recording_of_set
+from mlflow_adk_eval.agents.recordings import Recording, case_digest, recorded_run, recording_of_set
 from mlflow_adk_eval.errors import InputError, TrackingError, UsageError
-from mlflow_adk_eval.evalset.conversation import Conversation, Origin, conversation_of, dumps_result
+from mlflow_adk_eval.evalset.conversation import Origin, dumps_result
 from mlflow_adk_eval.evalset.conversion import write_cases
-from mlflow_adk_eval.evalset.models import EvalSet
-from mlflow_adk_eval.evalset.row_cases import CaseRow
 from mlflow_adk_eval.evalset.rows import CasesInMemory
 from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world, world_digest
 from mlflow_adk_eval.gating.named_runs import only_begun_with, run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.report.adk_result import result_of
-from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.results.outcomes import grouped
+from mlflow_adk_eval.results.report import ByCase
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
-from mlflow_adk_eval.runs.stored_run import StoredPart, StoredRun, loaded, open_run
+from mlflow_adk_eval.runs.stored_run import open_run
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
@@ -135,12 +131,16 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
     run, manifest = opened
     try:
-        runs = _Conversations(
-            run,
-            lambda part: [eval_id for eval_id, _ in part.run_ids],
-            lambda part, places: tuple(conversation_of(part.run(place)) for place in places),
+
+        def digest(places: range) -> str:
+            part, index = run.of_case(places[0])
+            return case_digest(part.case(index))
+
+        runs = ByCase(
+            (eval_id or "" for part in run.once() for eval_id, _ in part.run_ids),
+            lambda places: tuple(part.conversation(index) for part, index in map(run.of_run, places)),
         )
-        digests = _ByCase(run, lambda part: part.case_ids, lambda part, places: case_digest(part.case(places[0])))
+        digests = ByCase((eval_id or "" for part in run.once() for eval_id in part.case_ids), digest)
         world = (
             parse_world(evidence.artifacts[WORLD_FILE], f"run {run_id}, {FOLDER}/{WORLD_FILE}")
             if WORLD_FILE in evidence.artifacts
@@ -186,55 +186,6 @@ def world_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
     return replace(recording, runs=recording_of_set(held.recorded).runs)
 
 
-V = TypeVar("V")
-
-
-class _ByCase(Mapping[str, V]):
-    """Something of each case of a stored run, by eval id, read when it is asked for."""
-
-    def __init__(
-        self, run: StoredRun, ids: Callable[[StoredPart], Iterable[str | None]], read: Callable[[StoredPart, Sequence[int]], V]
-    ) -> None:
-        """Take the run, what says of which case each thing in a part is, and what reads those of a case."""
-        self._run, self._read = run, read
-        self._places: dict[str, int] = {}
-        self._parts, self._firsts, self._counts = array("i"), array("i"), array("i")
-        for part in run.once():
-            for first, eval_id in enumerate(ids(part)):
-                place = self._places.setdefault(eval_id or "", len(self._places))
-                if place < len(self._parts):
-                    self._counts[place] += 1
-                else:
-                    for column, value in ((self._parts, part.part.number), (self._firsts, first), (self._counts, 1)):
-                        column.append(value)
-        self._last: tuple[str, V] | None = None
-
-    def count(self, eval_id: str) -> int:
-        """Return how many there are of a case."""
-        place = self._places.get(eval_id)
-        return 0 if place is None else self._counts[place]
-
-    def __getitem__(self, eval_id: str) -> V:
-        """Return what there is of a case."""
-        if self._last is None or self._last[0] != eval_id:
-            place = self._places[eval_id]
-            first = self._firsts[place]
-            self._last = eval_id, self._read(self._run[self._parts[place]], range(first, first + self._counts[place]))
-        return self._last[1]
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the ids."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Return the number of cases."""
-        return len(self._places)
-
-
-class _Conversations(_ByCase[tuple[Conversation, ...]], CountedRuns):
-    """What the agent did in each case, run by run."""
-
-
 def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | None = None) -> int:
     """Write what a run holds into a file, and return how many case runs, or cases of an eval set, that are.
 
@@ -260,27 +211,8 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
     if what == "eval-set":
         return write_cases(CasesInMemory(report.eval_set), path)
     if what == "rows":
-        return write_cases(_Rows(report), path)
+        recorded = grouped((case.eval_id, recorded_run(case.conversation)) for case in report.cases)
+        return write_cases(CasesInMemory(report.eval_set, recorded), path)
     with whole_file(path) as stream:
         stream.write(dumps_result(result_of(report, app_name=agent, created=started)).encode())
     return len(report.cases)
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """The cases of a report with what the agent did, as a source of rows."""
-
-    report: Report
-
-    @property
-    def head(self) -> EvalSet:
-        """The eval set without its cases."""
-        return self.report.eval_set.model_copy(update={"eval_cases": ()})
-
-    def batches(self, size: int = 100) -> Iterator[Sequence[CaseRow]]:
-        """Yield all rows from the start, in order, at most `size` at a time."""
-        runs = (list(results) for _, results in groupby(self.report.cases, key=lambda case: case.eval_id))
-        pairs = zip(self.report.eval_set.eval_cases, runs, strict=True)
-        rows = (CaseRow(case, tuple(recorded_run(loaded(result).conversation) for result in results)) for case, results in pairs)
-        while batch := list(islice(rows, size)):
-            yield batch

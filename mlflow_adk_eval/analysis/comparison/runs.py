@@ -11,13 +11,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from operator import itemgetter
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CriterionSettings
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset.models import EvalSet, SetDigest, canonical, canonical_json
 from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, Vote
-from mlflow_adk_eval.results.report import Cases, Report, criteria_of
+from mlflow_adk_eval.results.report import ByCase, Cases, Report, criteria_of
 
 _MOST_PLACES = 20
 _ABSENT_MEANS = frozenset({"Judges", "Simulated users", "Baseline", "Recorded world"})
@@ -53,8 +54,10 @@ class ComparedRun:
     """The cases that are another one over again, by id, each with that one."""
     config: EvalConfig
     num_runs: int
-    cases: CasesById
-    """The results by eval id and run index, in the order of the eval set."""
+    results: Cases = field(repr=False)
+    """In the order of the eval set."""
+    cases: Mapping[str, Mapping[int, CaseResult]]
+    """The results by eval id and run index."""
     facts: Mapping[str, str] = field(default_factory=dict[str, str])
     """What the run says of its agent, its judges and its surroundings, by what it is called."""
     warnings: tuple[str, ...] = ()
@@ -78,13 +81,13 @@ class ComparedRun:
     @property
     def criteria(self) -> tuple[str, ...]:
         """The names of all criteria that have results: in the order of the config, then those that are information."""
-        return criteria_of(self.config, self.cases.results)
+        return criteria_of(self.config, self.results)
 
     def judge_cost(self) -> JudgeCost:
         """Return what the judges of the run took. An answer on several items is one, and its tokens stand with the first."""
         answers = counted = reused = tokens = count = 0
         models: set[str] = set()
-        for case in self.cases.results:
+        for case in self.results:
             votes = [vote for result in case.results for vote in result.votes]
             paid = [vote for vote in votes if not vote.reused]
             answers += len({(vote.invocation_index, vote.criterion, vote.vote_index) for vote in paid})
@@ -100,33 +103,6 @@ Sides = tuple[ComparedRun, ComparedRun]
 """The run before and the run after."""
 
 
-class CasesById(Mapping[str, Mapping[int, CaseResult]]):
-    """Results by eval id and run index. Only where they are is in memory."""
-
-    def __init__(self, cases: Cases) -> None:
-        """Take the results, those of a case one after the other."""
-        self.results = cases
-        self._places: dict[str, int] = {}
-        self._counts: dict[str, int] = {}
-        for place, (eval_id, _) in enumerate(cases.keys()):
-            if self._places.setdefault(eval_id, place) != place:
-                self._counts[eval_id] = self._counts.get(eval_id, 1) + 1
-
-    def __getitem__(self, eval_id: str) -> Mapping[int, CaseResult]:
-        """Return the results of a case, by run index."""
-        first = self._places[eval_id]
-        cases = (self.results[place] for place in range(first, first + self._counts.get(eval_id, 1)))
-        return {case.run_index: case for case in cases}
-
-    def __iter__(self) -> Iterator[str]:
-        """Yield the ids."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Return the number of cases."""
-        return len(self._places)
-
-
 def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping[str, str] | None = None) -> ComparedRun:
     """Return a report, logged or not, as one side of a comparison.
 
@@ -136,7 +112,7 @@ def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping
         digest: that of its eval set, where it is known.
         copies: the cases that are another one over again, where they are known.
     """
-    cases = CasesById(report.cases)
+    results = report.cases
     if not digest or copies is None:
         seen = SetDigest(report.config.surroundings_of)
         for case in report.eval_set.eval_cases:
@@ -158,7 +134,8 @@ def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping
         copies=copies,
         config=report.config,
         num_runs=report.num_runs,
-        cases=cases,
+        results=results,
+        cases=ByCase(map(itemgetter(0), results.keys()), lambda places: {one.run_index: one for one in map(results.at, places)}),
         facts={name: text for name, text in facts.items() if text},
     )
 
