@@ -51,7 +51,7 @@ _HEAD = (
     "agent | turns | tools | calls | within agents | requests to models | calls of stubs | live s | tools replayed s | models replayed s"
 )
 _LEGEND = """\
-tools: different ones that were called; calls: by the agent and its sub-agents; within agents: calls of agents that are tools.
+tools: different ones that were called; calls: by the agent and its sub-agents; within agents: calls of agents that are tools or run in one.
 Models and stubs answer at once, so the seconds are those of google-adk and this package alone.
 Not replayed: tools built into a model (google_search), which are part of its answer; code that a model writes; what callbacks call."""
 
