@@ -10,27 +10,9 @@ import click
 from cloup import Command
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.agent_output import agent_output
 from mlflow_adk_eval.cli.next_step import after_failure, after_pass
-from mlflow_adk_eval.cli.options import (
-    EXIT_CODES,
-    NO_VERDICT,
-    PATH,
-    agent_path,
-    arguments,
-    check_published,
-    config_option,
-    dry_run_option,
-    json_option,
-    judges_group,
-    mlflow_options,
-    policy_option,
-    published_options,
-    signing_options,
-    together,
-    verify_options,
-    wait_option,
-)
 from mlflow_adk_eval.cli.output import end, print_json, show_decision, tell
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import command
@@ -40,7 +22,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator, HoldoutRequest
 
 
-reevaluation_options = together(
+reevaluation_options = shared.together(
     click.option(
         "--reevaluate", is_flag=True, help="Judge the champion's conversations again if its run used different cases, judges or criteria."
     ),
@@ -51,8 +33,8 @@ reevaluation_options = together(
         multiple=True,
         help="The run's eval set, as for `run`, to evaluate by. Default with --reevaluate: the one the policy pins.",
     ),
-    config_option,
-    judges_group,
+    shared.config_option,
+    shared.judges_group,
 )
 """Whether and how a champion is evaluated again that cannot be compared as it is."""
 
@@ -71,7 +53,7 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
     Raises:
         UsageError: for a file that cannot be read, or files that nothing is evaluated by.
     """
-    judging = arguments(options)
+    judging = shared.arguments(options)
     wanted, agent, names, config = (judging.pop(name) for name in ("reevaluate", "champion_agent", "eval_set", "config"))
     candidate = judging.pop("agent", None)
     if not wanted and agent is None and candidate is None:
@@ -86,7 +68,7 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
     # At once, so that a mistake in a name or file is one of usage and no undecided comparison.
     for each in filter(None, (agent, candidate)):
         with agent_output():
-            resolve_agent(agent_path(each))
+            resolve_agent(shared.agent_path(each))
     eval_set, config = load_inputs(list(names), config) if names else (None, config and adk_eval.load_config(config))
     judging.update(config=config, tracking_uri=tracking_uri)
 
@@ -97,33 +79,33 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
             agent_output() as aside,
             progress_bar(f"evaluating {request.agent_version} again", shown=shown and not aside.shown, screen=aside.screens[1]) as progress,
         ):
-            return adk_eval.make_reevaluator(agent and agent_path(agent), eval_set=eval_set, progress=progress, **judging)(request)
+            return adk_eval.make_reevaluator(agent and shared.agent_path(agent), eval_set=eval_set, progress=progress, **judging)(request)
 
     def score(request: HoldoutRequest) -> str:
         with agent_output():
-            return adk_eval.make_holdout_evaluator(agent_path(str(candidate)), eval_set=eval_set or names, **judging)(request)
+            return adk_eval.make_holdout_evaluator(shared.agent_path(str(candidate)), eval_set=eval_set or names, **judging)(request)
 
     return reevaluate if wanted or agent is not None else None, None if candidate is None else score
 
 
-@click.command("promote", epilog=EXIT_CODES, cls=Command)
+@click.command("promote", epilog=shared.EXIT_CODES, cls=Command)
 @click.argument("model")
 @click.option("--version", required=True, help="The version to promote.")
 @click.option("--alias", default="champion", show_default=True, help="The alias to set.")
 @click.option("--run-id", required=True, help="The evaluation run of this version.")
-@policy_option
+@shared.policy_option
 @click.option("--agent", help="The agent of this version, with --eval-set: scores the cases that the policy holds out, if all else passes.")
 @reevaluation_options
-@dry_run_option
-@wait_option
-@signing_options
-@published_options
-@mlflow_options
+@shared.dry_run_option
+@shared.wait_option
+@shared.signing_options
+@shared.published_options
+@shared.mlflow_options
 def promote_command(
     model: str, *, version: str, alias: str, dry_run: bool, summary: Path | None, junit: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Set an alias on a version of MODEL if its run passes the gate."""
-    check_published(summary, junit)
+    shared.check_published(summary, junit)
     how = {name: options.pop(name) for name in ("run_id", "policy", "wait_s", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
     reevaluate, holdout = evaluators(options, how["tracking_uri"], shown=not as_json)
     decision = adk_eval.promote(
@@ -143,15 +125,15 @@ def promote_command(
     show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
 
 
-@click.command("rollback", epilog=EXIT_CODES)
+@click.command("rollback", epilog=shared.EXIT_CODES)
 @click.argument("model")
 @click.option("--alias", default="champion", show_default=True, help="The alias to move back.")
 @click.option("--to", metavar="VERSION", help="The version to return to. Default: the last one whose promotion still verifies.")
 @click.option("--reason", required=True, help="The reason, kept in the promotion record.")
-@dry_run_option
-@wait_option
-@signing_options
-@mlflow_options
+@shared.dry_run_option
+@shared.wait_option
+@shared.signing_options
+@shared.mlflow_options
 def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Move an alias of MODEL back to the previous version.
 
@@ -175,9 +157,9 @@ Exit codes:
 """
 
 
-@click.command("gate", epilog=EXIT_CODES, cls=Command)
+@click.command("gate", epilog=shared.EXIT_CODES, cls=Command)
 @click.argument("run_id", metavar="RUN")
-@policy_option
+@shared.policy_option
 @click.option(
     "--baseline",
     metavar="runs:/ID|models:/NAME@ALIAS",
@@ -185,11 +167,11 @@ Exit codes:
 )
 @click.option("--model", metavar="NAME", help="The registered model of the baseline, if the policy does not name one.")
 @reevaluation_options
-@published_options
-@mlflow_options
+@shared.published_options
+@shared.mlflow_options
 def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
     """Decide whether the agent that RUN evaluated is good enough. Changes nothing."""
-    check_published(summary, junit)
+    shared.check_published(summary, junit)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate, _ = evaluators(options, compared["tracking_uri"], shown=not as_json)
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
@@ -200,15 +182,17 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
 
 
-@click.command("verify", epilog=EXIT_CODES)
+@click.command("verify", epilog=shared.EXIT_CODES)
 @click.argument("model")
 @click.argument("version", required=False)
 @click.option("--alias", help="Check the promotion to this alias. Default: champion or, with VERSION, that version's last decision.")
 @click.option(
-    "--policy", type=PATH, help="A policy that the evidence must meet today as well. Default: only the policy in the promotion record."
+    "--policy",
+    type=shared.PATH,
+    help="A policy that the evidence must meet today as well. Default: only the policy in the promotion record.",
 )
-@verify_options
-@mlflow_options
+@shared.verify_options
+@shared.mlflow_options
 def verify_command(model: str, *, version: str | None, alias: str | None, as_json: bool, **options: Any) -> None:
     """Check that the promotion of VERSION of MODEL (default: its champion) still holds."""
     chosen = alias or (None if version else "champion")
@@ -224,8 +208,8 @@ def verify_command(model: str, *, version: str | None, alias: str | None, as_jso
 @click.option("--alias", help="Audit only this alias; it must exist. Default: every alias ever promoted.")
 @click.option("--restore", is_flag=True, help="Move back aliases that no recorded promotion put where they are.")
 @click.option("--dry-run", is_flag=True, help="With --restore: only show the moves.")
-@signing_options
-@mlflow_options
+@shared.signing_options
+@shared.mlflow_options
 def audit_command(model: str | None, *, every: bool, alias: str | None, as_json: bool, **options: Any) -> None:
     """Find aliases of MODEL that no valid promotion put where they are."""
     from mlflow_adk_eval.report.console import audit_view, console  # noqa: PLC0415
@@ -244,16 +228,16 @@ def audit_command(model: str | None, *, every: bool, alias: str | None, as_json:
     end(0 if valid else 1)
 
 
-@click.command("keygen", epilog=NO_VERDICT)
-@click.option("-o", "--output", type=PATH, required=True, help="The file for the private key, such as gate.pem.")
-@json_option
+@click.command("keygen", epilog=shared.NO_VERDICT)
+@click.option("-o", "--output", type=shared.PATH, required=True, help="The file for the private key, such as gate.pem.")
+@shared.json_option
 def keygen_command(output: Path, *, as_json: bool) -> None:
     """Create an ed25519 key pair: a private key to sign with and a public key to verify with."""
     from mlflow_adk_eval.signing.keys import SIGNING_KEY, VERIFY_KEY, make_key  # noqa: PLC0415 - `--help` stays fast
 
     public = make_key(output)
-    secret, shared = "for processes that promote; keep it secret", "for processes that verify and audit"
-    text = f"{SIGNING_KEY}={output}   {secret}\n{VERIFY_KEY}={public}   {shared}"
+    secret, public_use = "for processes that promote; keep it secret", "for processes that verify and audit"
+    text = f"{SIGNING_KEY}={output}   {secret}\n{VERIFY_KEY}={public}   {public_use}"
     tell(text, as_json=as_json, private_key=str(output), public_key=str(public))
 
 
@@ -273,10 +257,10 @@ def attestation_group() -> None:
     """Export an attested run and verify it without MLflow."""
 
 
-@attestation_group.command("export", epilog=NO_VERDICT)
+@attestation_group.command("export", epilog=shared.NO_VERDICT)
 @click.argument("run_id")
-@click.option("-o", "--output", type=PATH, required=True, help="An empty or new folder.")
-@mlflow_options
+@click.option("-o", "--output", type=shared.PATH, required=True, help="An empty or new folder.")
+@shared.mlflow_options
 def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, as_json: bool) -> None:
     """Write the evidence of RUN_ID, its attestation and its signed promotion records to a folder."""
     from mlflow_adk_eval.gating.attestation import BUNDLE_PATH  # noqa: PLC0415 - `--help` stays fast
@@ -288,12 +272,12 @@ def attestation_export(run_id: str, *, output: Path, tracking_uri: str | None, a
 
 
 @attestation_group.command("verify", epilog=_ATTESTATION_EXIT_CODES)
-@click.argument("folder", type=PATH)
+@click.argument("folder", type=shared.PATH)
 @click.option("--verify-key", metavar="PEM", help="One or several public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY.")
 @click.option("--identity", metavar="NAME", help="The OIDC identity that must have signed the evaluation, such as a workflow's URL.")
 @click.option("--issuer", metavar="URL", help="The OIDC issuer of that identity.")
-@click.option("--trust", type=PATH, help="Sigstore's trusted root, as JSON. Default: the public Sigstore's, from the network.")
-@json_option
+@click.option("--trust", type=shared.PATH, help="Sigstore's trusted root, as JSON. Default: the public Sigstore's, from the network.")
+@shared.json_option
 def attestation_verify(folder: Path, *, as_json: bool, **trusted: Any) -> None:
     """Check the files in FOLDER against their signatures. Needs only the files and the key, or Sigstore's trusted root."""
     from mlflow_adk_eval.report import ci  # noqa: PLC0415

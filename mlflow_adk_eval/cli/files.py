@@ -17,20 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.init import only_agent
-from mlflow_adk_eval.cli.options import (
-    COUNT,
-    NO_VERDICT,
-    PATH,
-    agent_path,
-    arguments,
-    budget_options,
-    check_output,
-    force_option,
-    json_option,
-    mlflow_options,
-    storage_option,
-)
 from mlflow_adk_eval.cli.output import end, print_json, tell
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, InputError, PolicyError, Problem, UsageError
 from mlflow_adk_eval.redact import command
@@ -50,7 +38,7 @@ _YAML = (".yaml", ".yml")
     epilog="Exit codes: 0 every file is valid; 3 the command was interrupted; 4 the result could not be written; 64 a file has problems, or bad usage."
 )
 @click.argument("files", nargs=-1, required=True)
-@json_option
+@shared.json_option
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     """List every problem in eval sets, configs and other files.
 
@@ -80,20 +68,20 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     end(0 if all(row["valid"] for row in rows) else InputError.exit_code)
 
 
-@click.command(epilog=NO_VERDICT)
+@click.command(epilog=shared.NO_VERDICT)
 @click.argument("old", metavar="OLD[:CASE,CASE]")
-@click.argument("new", type=PATH)
-@click.option("--initial-session-file", type=PATH, help="The separate session file of a legacy list of turns.")
+@click.argument("new", type=shared.PATH)
+@click.option("--initial-session-file", type=shared.PATH, help="The separate session file of a legacy list of turns.")
 @click.option("--actual", metavar="FILE", help="A recording to store in the same rows as its cases.")
-@force_option
-@json_option
+@shared.force_option
+@shared.json_option
 def migrate(old: str, new: Path, *, initial_session_file: Path | None, actual: str | None, force: bool, as_json: bool) -> None:
     """Rewrite an eval set in another format.
 
     OLD is JSON of any ADK generation, JSON Lines or Parquet. The suffix of NEW sets the format: .jsonl, .ndjson (also .gz and .zst) and
     .parquet are rows, optionally with an agent's conversations; any other suffix is ADK's current JSON.
     """
-    check_output(new, force=force)
+    shared.check_output(new, force=force)
     recorded = None
     if actual is not None:
         from mlflow_adk_eval.agents.recordings import recorded_run  # noqa: PLC0415 - as above
@@ -189,7 +177,7 @@ def _validate_config(head: Any, file: Path) -> dict[str, str]:
     if config.custom_metrics:
         from mlflow_adk_eval.criteria.custom import load_function  # noqa: PLC0415 - as above
 
-        agent_path("")  # code in the working directory can be imported
+        shared.agent_path("")  # code in the working directory can be imported
         for name, custom in config.custom_metrics.items():
             try:
                 load_function(name, custom)
@@ -217,17 +205,17 @@ def _validate_policy(file: Path, customs: AbstractSet[str]) -> dict[str, str]:
     epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 the result could not be written; 64 bad usage or a bad input file."
 )
 @click.argument("agent", required=False)
-@click.option("-o", "--output", type=PATH, help="The eval set to write.")
-@click.option("--count", type=COUNT, default=10, show_default=True, help="The number of cases.")
+@click.option("-o", "--output", type=shared.PATH, help="The eval set to write.")
+@click.option("--count", type=shared.COUNT, default=10, show_default=True, help="The number of cases.")
 @click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", show_default=True, help="The model that writes them.")
 @click.option("--instruction", default="", help="The topic of the cases. Default: everything the agent does.")
 @click.option("--context", default="", help="Data that the agent's tools can return, so that users ask for things that exist.")
 @click.option(
     "--accept", metavar="FILE[:CASE,CASE]", help="Accept generated cases after you have reviewed them; by default all in this eval set."
 )
-@force_option
-@budget_options
-@json_option
+@shared.force_option
+@shared.budget_options
+@shared.json_option
 def generate(  # noqa: PLR0913 - as many options
     agent: str | None,
     *,
@@ -253,7 +241,7 @@ def generate(  # noqa: PLR0913 - as many options
         return
     if agent is None or output is None:
         raise UsageError("give AGENT and --output, or --accept")
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.agents.scenarios import generated_cases  # noqa: PLC0415
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415
@@ -262,7 +250,11 @@ def generate(  # noqa: PLR0913 - as many options
     from mlflow_adk_eval.runner.evaluation import wait  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    subject, setup, writer = resolve_agent(agent_path(agent)), judge_setup(**arguments(spending)), model_or_object(model, "--model")
+    subject, setup, writer = (
+        resolve_agent(shared.agent_path(agent)),
+        judge_setup(**shared.arguments(spending)),
+        model_or_object(model, "--model"),
+    )
     with opened(setup.ledger) as ledger:
         asking = replace(setup, answers=ledger)
         generated = wait(lambda: generated_cases(subject, writer, asking, count=count, instruction=instruction, context=context))
@@ -303,19 +295,19 @@ def _accept(named: str, *, as_json: bool) -> None:
     tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
 
 
-@click.command(epilog=NO_VERDICT)
+@click.command(epilog=shared.NO_VERDICT)
 @click.option("--trace-id", "trace_ids", multiple=True, metavar="ID", help="A trace. Repeatable.")
 @click.option("--session", metavar="ID", help="All traces of a session.")
 @click.option("--run-id", metavar="ID", help="The traces of an MLflow run.")
 @click.option("--filter", "filter_string", metavar="FILTER", help="The traces matching an MLflow filter, each with its whole session.")
 @click.option("--experiment", help="The MLflow experiment, by name or id. Default: the active one.")
-@click.option("--sample", type=COUNT, help="Draw at most this many cases at random. Default: all.")
+@click.option("--sample", type=shared.COUNT, help="Draw at most this many cases at random. Default: all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The random seed of --sample.")
 @click.option("--eval-set-id", help="The id of the eval set. Default: the file name.")
 @click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
-@click.option("-o", "--output", required=True, type=PATH, help="The eval set to write.")
-@force_option
-@mlflow_options
+@click.option("-o", "--output", required=True, type=shared.PATH, help="The eval set to write.")
+@shared.force_option
+@shared.mlflow_options
 def capture(
     *,
     trace_ids: tuple[str, ...],
@@ -333,7 +325,7 @@ def capture(
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     function: Any = model_or_object(redact, "--redact")
     if redact is not None and not callable(function):
         raise UsageError(f"--redact {redact}: {'not a function' if ':' in redact else 'not a function; wanted MODULE:FUNCTION'}")
@@ -347,12 +339,14 @@ def capture(
     tell(text, as_json=as_json, then=command("run", agent, output), file=str(output), cases=cases, turns=turns)
 
 
-@click.command("export", epilog=NO_VERDICT)
+@click.command("export", epilog=shared.NO_VERDICT)
 @click.argument("run_id")
 @click.argument("what", type=click.Choice(["eval-set", "result", "rows"]))
-@click.option("-o", "--output", type=PATH, required=True, help="The file to write. Its suffix sets the format: .json, .jsonl or .parquet.")
-@force_option
-@mlflow_options
+@click.option(
+    "-o", "--output", type=shared.PATH, required=True, help="The file to write. Its suffix sets the format: .json, .jsonl or .parquet."
+)
+@shared.force_option
+@shared.mlflow_options
 def export_command(run_id: str, what: What, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Export a run's eval set or results as files for ADK, or as rows.
 
@@ -361,7 +355,7 @@ def export_command(run_id: str, what: What, *, output: Path, force: bool, tracki
     """
     from mlflow_adk_eval.tracking.earlier_runs import export  # noqa: PLC0415 - `--help` stays fast
 
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     count = export(run_id, what, output, tracking_uri=tracking_uri)
     text = f"{output}: the {what.replace('-', ' ')} of run {run_id}, {counted(count, 'case')}"
     tell(text, as_json=as_json, file=str(output), cases=count)
@@ -375,11 +369,11 @@ def eval_set_group() -> None:
     """
 
 
-@eval_set_group.command(epilog=NO_VERDICT)
+@eval_set_group.command(epilog=shared.NO_VERDICT)
 @click.argument("agent")
 @click.argument("eval_set_id")
-@storage_option
-@json_option
+@shared.storage_option
+@shared.json_option
 def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_json: bool) -> None:
     """Create an eval set without cases for AGENT."""
     from mlflow_adk_eval.evalset.storage import EvalStorage  # noqa: PLC0415 - `--help` stays fast
@@ -389,13 +383,13 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
     tell(f"{file}: a new eval set without cases", as_json=as_json, then=add, file=str(file), cases=0)
 
 
-@eval_set_group.command("add-eval-case", epilog=NO_VERDICT)
+@eval_set_group.command("add-eval-case", epilog=shared.NO_VERDICT)
 @click.argument("agent")
 @click.argument("eval_set_id")
-@click.option("--scenarios-file", type=PATH, required=True, help="Conversation scenarios, in ADK's JSON format.")
-@click.option("--session-input-file", type=PATH, help="The session in which each case starts, in ADK's JSON format.")
-@storage_option
-@json_option
+@click.option("--scenarios-file", type=shared.PATH, required=True, help="Conversation scenarios, in ADK's JSON format.")
+@click.option("--session-input-file", type=shared.PATH, help="The session in which each case starts, in ADK's JSON format.")
+@shared.storage_option
+@shared.json_option
 def add_eval_case(
     agent: str,
     eval_set_id: str,

@@ -15,22 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.options import (
-    COUNT,
-    JUDGE_OPTIONS,
-    NO_VERDICT,
-    PATH,
-    POSITIVE,
-    arguments,
-    check_output,
-    confidence_option,
-    force_option,
-    json_option,
-    judge_host_option,
-    judge_limit_options,
-    mlflow_options,
-    together,
-)
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.output import end, print_json, write_file
 from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.redact import command
@@ -44,7 +29,7 @@ if TYPE_CHECKING:
     epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 the result could not be written; 64 bad usage or bad labels."
 )
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
-@click.option("--labels", type=PATH, help="A CSV file with labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
+@click.option("--labels", type=shared.PATH, help="A CSV file with labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
 @click.option(
     "--assessment",
     "assessments",
@@ -53,16 +38,19 @@ if TYPE_CHECKING:
     help="The name of the human assessment, if it differs from the criterion. Repeatable.",
 )
 @click.option(
-    "--sample", type=COUNT, metavar="N", help="Write a CSV file to -o with the N judged turns most worth labelling, without the verdicts."
+    "--sample",
+    type=shared.COUNT,
+    metavar="N",
+    help="Write a CSV file to -o with the N judged turns most worth labelling, without the verdicts.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The random seed of --sample.")
 @click.option(
-    "-o", "--output", type=PATH, help="The file to write: the calibration for a gate policy or, with --sample, the sheet to label."
+    "-o", "--output", type=shared.PATH, help="The file to write: the calibration for a gate policy or, with --sample, the sheet to label."
 )
-@force_option
+@shared.force_option
 @click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
-@confidence_option
-@mlflow_options
+@shared.confidence_option
+@shared.mlflow_options
 def calibrate(  # noqa: PLR0913 - as many options
     runs: tuple[str, ...],
     *,
@@ -85,7 +73,7 @@ def calibrate(  # noqa: PLR0913 - as many options
     from mlflow_adk_eval.report.calibration import calibration_json, calibration_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
 
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     if sample is not None:
         _write_sheet(runs, sample, seed, output, tracking_uri, others=bool(labels or assessments or log or as_json))
         return
@@ -140,16 +128,16 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
     epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 the result could not be written; 64 bad usage or bad items.",
 )
 @click.argument("judges", metavar="JUDGE...", nargs=-1, required=True)
-@click.option("--items", type=PATH, help="A JSON Lines file of labelled answers. Default: 72 that ship with the package.")
-@click.option("--labels", type=PATH, help="Instead of --items: a CSV file of labels, as for `calibrate`.")
+@click.option("--items", type=shared.PATH, help="A JSON Lines file of labelled answers. Default: 72 that ship with the package.")
+@click.option("--labels", type=shared.PATH, help="Instead of --items: a CSV file of labels, as for `calibrate`.")
 @click.option("--run", "run", metavar="RUN_ID", help="The run that --labels belongs to. Its answers are judged again.")
-@click.option("--votes", type=COUNT, default=3, show_default=True, help="How often to ask each question.")
+@click.option("--votes", type=shared.COUNT, default=3, show_default=True, help="How often to ask each question.")
 @click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment to log the results to.")
 @click.option("--no-log", is_flag=True, help="Log nothing to MLflow.")
-@judge_host_option
-@judge_limit_options
-@confidence_option
-@mlflow_options
+@shared.judge_host_option
+@shared.judge_limit_options
+@shared.confidence_option
+@shared.mlflow_options
 def judge_bench_command(
     judges: tuple[str, ...], *, items: Path | None, labels: Path | None, no_log: bool, as_json: bool, experiment: str, **options: Any
 ) -> None:
@@ -160,7 +148,7 @@ def judge_bench_command(
     from mlflow_adk_eval.report.calibration import bench_view  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415 - `--help` stays fast
 
-    judging = arguments({name: options.pop(name) for name in JUDGE_OPTIONS if name != "judge"})
+    judging = shared.arguments({name: options.pop(name) for name in shared.JUDGE_OPTIONS if name != "judge"})
     bench = adk_eval.judge_bench(judges, items, labels=labels, experiment=None if no_log else experiment, **options, **judging).to_json()
     if as_json:
         print_json(bench)
@@ -193,9 +181,9 @@ def _ledger(source: str | None) -> Generator[CallCache]:
         yield ledger
 
 
-@ledger_group.command("show", epilog=NO_VERDICT)
+@ledger_group.command("show", epilog=shared.NO_VERDICT)
 @_ledger_option
-@json_option
+@shared.json_option
 def ledger_show(*, ledger: str | None, as_json: bool) -> None:
     """Show the size of the ledger and each model's usage."""
     from mlflow_adk_eval.report.console import console, ledger_view  # noqa: PLC0415 - as above
@@ -210,13 +198,13 @@ def ledger_show(*, ledger: str | None, as_json: bool) -> None:
         console().print(ledger_view(contents, runs))
 
 
-@ledger_group.command("prune", epilog=NO_VERDICT)
-@click.option("--older-than", "older_than_days", type=POSITIVE, metavar="DAYS", help="Only entries older than this many days.")
+@ledger_group.command("prune", epilog=shared.NO_VERDICT)
+@click.option("--older-than", "older_than_days", type=shared.POSITIVE, metavar="DAYS", help="Only entries older than this many days.")
 @click.option("--model", help="Only answers of this model.")
 @click.option("--run", "run_id", metavar="RUN_ID", help="Only conversations of this run and of runs that resumed it.")
 @click.option("--dry-run", is_flag=True, help="Only count; delete nothing.")
 @_ledger_option
-@json_option
+@shared.json_option
 def ledger_prune(
     *, older_than_days: float | None, model: str | None, run_id: str | None, dry_run: bool, ledger: str | None, as_json: bool
 ) -> None:
@@ -237,7 +225,7 @@ def ledger_prune(
 
 _RAPID_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 the result could not be written; 64 bad usage or a bad request."
 
-_evaluator_options = together(
+_evaluator_options = shared.together(
     click.option(
         "--backend",
         type=click.Choice(["local", "vertex"]),
@@ -246,13 +234,13 @@ _evaluator_options = together(
         help="Evaluate on this machine or with Vertex AI.",
     ),
     click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges. Default: gemini-2.5-flash."),
-    click.option("--num-samples", type=COUNT, default=5, show_default=True, help="Votes per instance."),
+    click.option("--num-samples", type=shared.COUNT, default=5, show_default=True, help="Votes per instance."),
     click.option(
         "--early-stop",
         is_flag=True,
         help="Stop voting once the verdict is certain. Saves calls; the confidence then covers only the votes cast.",
     ),
-    judge_limit_options,
+    shared.judge_limit_options,
 )
 """Who evaluates, and how."""
 
@@ -288,8 +276,8 @@ def evaluate(file: str, **options: Any) -> None:
     default="",
     help="The token clients must send. Prefer MLFLOW_ADK_EVAL_RAPID_TOKEN: other users of the machine can see arguments.",
 )
-@click.option("--max-body", type=COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
-@click.option("--concurrency", type=COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")
+@click.option("--max-body", type=shared.COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
+@click.option("--concurrency", type=shared.COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")
 @_evaluator_options
 def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, **options: Any) -> None:
     """Serve Google's API over REST until stopped by a signal.
@@ -321,4 +309,4 @@ def _evaluator(options: dict[str, Any]) -> dict[str, Any]:
     """Turn the values of `_evaluator_options` into the arguments of `evaluate_instances`."""
     if options["backend"] == "vertex" and options["judge"]:
         raise UsageError(f"--judge {options['judge']}: --backend vertex has its own judge; drop one of the two options")
-    return arguments(options, judge_error=UsageError)
+    return shared.arguments(options, judge_error=UsageError)

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.options import (
-    COUNT,
-    NO_VERDICT,
-    PATH,
-    POSITIVE,
-    SHARE,
-    check_output,
-    confidence_option,
-    force_option,
-    mlflow_options,
-    store_option,
-)
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.output import print_json, tell, write_file
 from mlflow_adk_eval.errors import TrackingError, UsageError
 from mlflow_adk_eval.redact import command
@@ -34,8 +23,8 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.compare import PowerAnalysis
 
 
-@click.command("view", epilog=NO_VERDICT)
-@store_option
+@click.command("view", epilog=shared.NO_VERDICT)
+@shared.store_option
 @click.option("--experiment", metavar="NAME", help="Show only runs of this experiment, by name or id. Default: all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8086, show_default=True, help="The port; 0 picks a free one.")
 @click.option(
@@ -62,16 +51,16 @@ _NAME = "report.html"
     " 64 no such run, no report in it, or bad usage.",
 )
 @click.argument("run_id")
-@click.option("-o", "--output", type=PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
-@force_option
-@mlflow_options
+@click.option("-o", "--output", type=shared.PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
+@shared.force_option
+@shared.mlflow_options
 def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
     """Save the HTML report of a run.
 
     Refuses a report that was changed after the evaluation.
     """
     path = output / _NAME if output.is_dir() else output
-    check_output(path, force=force)
+    shared.check_output(path, force=force)
     from mlflow_adk_eval.gating.named_runs import run_id_at  # noqa: PLC0415 - `--help` stays fast
 
     run_id = run_id_at(run_id, tracking_uri)
@@ -119,15 +108,15 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
     return content
 
 
-@click.command("compare", epilog=NO_VERDICT)
+@click.command("compare", epilog=shared.NO_VERDICT)
 @click.argument("run_a")
 @click.argument("run_b")
-@click.option("-o", "--output", type=PATH, help="Also write the comparison as an HTML page.")
-@force_option
+@click.option("-o", "--output", type=shared.PATH, help="Also write the comparison as an HTML page.")
+@shared.force_option
 @click.option("--log", is_flag=True, help="Also log the HTML page as an artifact of RUN_B.")
 @click.option("--all", "every", is_flag=True, help="Also list the cases whose verdict did not change.")
-@confidence_option
-@mlflow_options
+@shared.confidence_option
+@shared.mlflow_options
 def compare_command(
     run_a: str, run_b: str, *, output: Path | None, force: bool, log: bool, every: bool, as_json: bool, **options: Any
 ) -> None:
@@ -144,7 +133,7 @@ def compare_command(
     from mlflow_adk_eval.report.html.page import Texts  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import log_comparison  # noqa: PLC0415
 
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     comparison, secrets = adk_eval.compare(run_a, run_b, **options), secrets_of()
     page = compare_html(comparison, secrets=secrets, every=every) if output or log else ""
     extra: dict[str, str] = {}
@@ -164,11 +153,11 @@ def compare_command(
         click.echo(f"next: {command('report' if lost else 'gate', run_id, tracking_uri=options['tracking_uri'])}")
 
 
-@click.command("power", epilog=NO_VERDICT)
+@click.command("power", epilog=shared.NO_VERDICT)
 @click.argument("run_id")
 @click.option(
     "--detect",
-    type=POSITIVE,
+    type=shared.POSITIVE,
     required=True,
     help="The drop to detect, such as 0.05. For tokens, calls and durations: the rise, relative to the mean.",
 )
@@ -179,13 +168,13 @@ def compare_command(
     help="A criterion, or case_pass_rate. Repeatable. Default: every criterion with a threshold, and case_pass_rate.",
 )
 @click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, to estimate how much versions differ.")
-@click.option("--power", type=SHARE, default=0.8, show_default=True, help="The probability of detecting that drop.")
-@confidence_option
-@click.option("--num-runs", type=COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
+@click.option("--power", type=shared.SHARE, default=0.8, show_default=True, help="The probability of detecting that drop.")
+@shared.confidence_option
+@click.option("--num-runs", type=shared.COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @click.option(
-    "--attempts", type=COUNT, help="How many attempts share the error, as attempts.spend of the policy. Default: each has all of it."
+    "--attempts", type=shared.COUNT, help="How many attempts share the error, as attempts.spend of the policy. Default: each has all of it."
 )
-@mlflow_options
+@shared.mlflow_options
 def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
     """Show how many cases you need to detect a drop, and to pass max_drop.
 

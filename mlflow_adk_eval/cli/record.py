@@ -8,20 +8,8 @@ from typing import Any, NoReturn
 import click
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
-from mlflow_adk_eval.cli.options import (
-    PATH,
-    agent_path,
-    arguments,
-    budget_options,
-    check_output,
-    config_option,
-    conversation_options,
-    eval_set_paths,
-    force_option,
-    json_option,
-    judge_host_option,
-)
 from mlflow_adk_eval.cli.output import end, print_json
 from mlflow_adk_eval.errors import RunError
 from mlflow_adk_eval.redact import command
@@ -35,16 +23,16 @@ _MOST_ERRORS = 10
 )
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
-@click.option("-o", "--output", required=True, type=PATH, help="The recording to write.")
-@force_option
-@config_option
-@conversation_options
-@judge_host_option
-@budget_options
+@click.option("-o", "--output", required=True, type=shared.PATH, help="The recording to write.")
+@shared.force_option
+@shared.config_option
+@shared.conversation_options
+@shared.judge_host_option
+@shared.budget_options
 @click.option(
     "--agent-version", default="", help="The agent version to store in the recording. Default: the commit or digest of its source."
 )
-@json_option
+@shared.json_option
 @agent_output_option
 def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool, agent_version: str, as_json: bool, **options: Any) -> None:
     """Run AGENT on eval sets and save the conversations to a file.
@@ -54,12 +42,12 @@ def record(agent: str, eval_sets: tuple[str, ...], *, output: Path, force: bool,
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
-    check_output(output, force=force)
+    shared.check_output(output, force=force)
     with agent_output(options.pop("agent_output")) as aside:
-        paths = eval_set_paths(agent, eval_sets)
-        given, version = arguments(options), agent_version or _version(agent, options["agent_name"])
+        paths = shared.eval_set_paths(agent, eval_sets)
+        given, version = shared.arguments(options), agent_version or _version(agent, options["agent_name"])
         with progress_bar("recording", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
-            recording = adk_eval.record(paths, agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
+            recording = adk_eval.record(paths, shared.agent_path(agent), progress=progress, agent_version=version, save_to=output, **given)
     scoring = {"config": options["config"]}
     several = not isinstance(paths, str)  # which `score` takes one of
     then = command("run", output, *paths, **scoring) if several else command("score", paths, actual=output, **scoring)
@@ -71,7 +59,7 @@ def _version(agent: str, agent_name: str | None) -> str:
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - as above
     from mlflow_adk_eval.agents.source import git_state, source_of  # noqa: PLC0415
 
-    source = source_of(resolve_agent(agent_path(agent), agent_name=agent_name))
+    source = source_of(resolve_agent(shared.agent_path(agent), agent_name=agent_name))
     state = git_state(source.folder) if source.folder else None
     if state is not None:
         return state.commit + (f"+{state.diff_sha256[:8]}" if state.diff else "")

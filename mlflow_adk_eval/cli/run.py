@@ -20,30 +20,9 @@ from click.core import ParameterSource
 from cloup import Command, option_group
 
 import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
 from mlflow_adk_eval.cli.next_step import after_failure
-from mlflow_adk_eval.cli.options import (
-    COUNT,
-    EXIT_CODES,
-    JUDGE_OPTIONS,
-    NO_VERDICT,
-    PATH,
-    agent_path,
-    arguments,
-    baseline_option,
-    check_output,
-    config_option,
-    conversation_options,
-    detailed_option,
-    eval_set_paths,
-    json_option,
-    judges_group,
-    mlflow_options,
-    storage_option,
-    store_option,
-    trace_limit,
-    workers_option,
-)
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.redact import command
@@ -87,12 +66,12 @@ class _LikeAdkEval(Command):
                 self.params.remove(ignored)
 
 
-@click.command(epilog=EXIT_CODES, cls=_LikeAdkEval)
+@click.command(epilog=shared.EXIT_CODES, cls=_LikeAdkEval)
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1)
 @option_group(
     "Conversations with the agent",
-    conversation_options,
+    shared.conversation_options,
     click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source."),
     click.option("--resume", metavar="RUN_ID|latest", help="Resume an interrupted evaluation without paying twice."),
     click.option(
@@ -112,18 +91,18 @@ class _LikeAdkEval(Command):
     click.option(
         "--record", is_flag=True, help="Record what tools and models answer. With --replay: tools answer what was never recorded."
     ),
-    click.option("--save-recording", type=PATH, help="Save the conversations to a new file that you can score again."),
+    click.option("--save-recording", type=shared.PATH, help="Save the conversations to a new file that you can score again."),
     help="Repeats, parallelism and time limits",
 )
 @option_group(
     "Scoring",
-    config_option,
-    baseline_option,
-    workers_option,
-    click.option("--policy", type=PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
+    shared.config_option,
+    shared.baseline_option,
+    shared.workers_option,
+    click.option("--policy", type=shared.PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
     click.option("--until-decided", is_flag=True, help="Run only as many cases as decide --policy, round by round."),
-    click.option("--max-runs", type=COUNT, default=1, show_default=True, help="With --until-decided: the most runs of each case."),
-    click.option("--max-conversations", type=COUNT, help="With --until-decided: the most conversations. Default: no limit."),
+    click.option("--max-runs", type=shared.COUNT, default=1, show_default=True, help="With --until-decided: the most runs of each case."),
+    click.option("--max-conversations", type=shared.COUNT, help="With --until-decided: the most conversations. Default: no limit."),
     click.option(
         "--model", metavar="NAME", help="With --until-decided: the registered model of the policy's baseline. Default: --register."
     ),
@@ -131,17 +110,17 @@ class _LikeAdkEval(Command):
     click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
     help="Criteria and backend",
 )
-@judges_group
+@shared.judges_group
 @option_group(
     "The run in MLflow",
-    store_option,
+    shared.store_option,
     click.option("--experiment", help="The MLflow experiment, by name or id."),
     click.option("--run-name", help="The name of the MLflow run."),
     click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model."),
     click.option(
         "--traces",
         metavar="N|failed",
-        callback=trace_limit,
+        callback=shared.trace_limit,
         default="2000",
         show_default=True,
         help="Log at most this many traces. If there are more turns, or with 'failed', log only turns that did not pass.",
@@ -155,7 +134,7 @@ class _LikeAdkEval(Command):
 )
 @option_group(
     "Accepted for compatibility with adk eval",
-    storage_option,
+    shared.storage_option,
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
@@ -174,7 +153,7 @@ class _LikeAdkEval(Command):
         for verb, way in (("enable", "on"), ("disable", "off"))
     ),
 )
-@option_group("Output", detailed_option, json_option, agent_output_option)
+@option_group("Output", shared.detailed_option, shared.json_option, agent_output_option)
 def run(
     agent: str,
     eval_sets: tuple[str, ...],
@@ -204,20 +183,22 @@ def run(
     from mlflow_adk_eval.evalset.files import RowFiles, open_file  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415
 
-    check_output(save_recording, remedy="name another file for the recording")
+    shared.check_output(save_recording, remedy="name another file for the recording")
     present = {name for name in _MADE_HERE if Path(name).exists()}
     if not eval_sets and not isinstance(open_file(agent), RowFiles):  # rows may hold what an agent did
         raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
     backend, staging = options.pop("backend"), options.pop("staging")
     with agent_output(options.pop("agent_output"), log_level=log_level if obeyed else None) as aside:
-        paths, chosen = (eval_set_paths(agent, eval_sets, eval_storage_uri), agent_path(agent)) if eval_sets else (agent, None)
+        paths, chosen = (
+            (shared.eval_set_paths(agent, eval_sets, eval_storage_uri), shared.agent_path(agent)) if eval_sets else (agent, None)
+        )
         if backend == "spark":
             report = _on_spark(paths, staging, options)
         else:
             with progress_bar("evaluating", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress:
                 options["model"] = options["model"] or register_as
                 tell_round = partial(click.echo, err=True)
-                report = adk_eval.evaluate(paths, agent=chosen, progress=progress, on_round=tell_round, **arguments(options))
+                report = adk_eval.evaluate(paths, agent=chosen, progress=progress, on_round=tell_round, **shared.arguments(options))
     trouble, extra = "", {"run_id": report.run_id, "page": _page(report.run_id or "", options["tracking_uri"])}
     if aside.path and (as_json or obeyed or report.verdict != "passed"):
         extra["agent_output"] = str(aside.path)
@@ -314,33 +295,33 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
     from mlflow_adk_eval.evalset.files import file_at  # noqa: PLC0415
 
     context = click.get_current_context()
-    taken = {*_ON_SPARK, *_MADE_OF_IT, *JUDGE_OPTIONS, "agent", "config", "backend", "staging"}
+    taken = {*_ON_SPARK, *_MADE_OF_IT, *shared.JUDGE_OPTIONS, "agent", "config", "backend", "staging"}
     for parameter in context.command.params:
         if parameter.name not in taken and parameter.name and context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
             raise UsageError(f"{parameter.get_error_hint(context)}: --backend spark scores recordings, and takes none")
     if staging is None:
         raise UsageError("--backend spark needs --staging, a folder that driver and executors share")
     config = adk_eval.load_config(options["config"], beside=file_at(str(path)).folder)
-    judging = arguments({name: options[name] for name in JUDGE_OPTIONS})
+    judging = shared.arguments({name: options[name] for name in shared.JUDGE_OPTIONS})
     logging_options = {name: options[name] for name in _ON_SPARK}
     eval_set_id = PurePath(str(path)).name.removesuffix(".parquet")
     return spark.evaluate(spark.frame_of(str(path)), config, staging, eval_set_id=eval_set_id, **logging_options, **judging)
 
 
-@click.command(epilog=EXIT_CODES, cls=Command)
+@click.command(epilog=shared.EXIT_CODES, cls=Command)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
 @click.option(
     "--actual",
     help="The agent's conversations: a recording, an eval set, ADK's result file, or runs:/ID. Default: those in EVAL_SET, if it is "
     "JSON Lines or Parquet.",
 )
-@config_option
-@baseline_option
-@workers_option
-@detailed_option
-@mlflow_options
+@shared.config_option
+@shared.baseline_option
+@shared.workers_option
+@shared.detailed_option
+@shared.mlflow_options
 @agent_output_option
-@judges_group
+@shared.judges_group
 def score(
     eval_set: str,
     *,
@@ -364,7 +345,7 @@ def score(
         progress_bar("scoring", shown=not (as_json or aside.shown), screen=aside.screens[1]) as progress,
     ):
         recorded = None if actual is None else _recording(actual, tracking_uri)
-        report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **arguments(options))
+        report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **shared.arguments(options))
     written = {"agent_output": str(aside.path)} if aside.path and (as_json or report.verdict != "passed") else None
     words = [eval_set] if actual is None else [actual, eval_set]
     then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)  # which logs what was scored, for the gate
@@ -380,9 +361,9 @@ def _recording(source: str, tracking_uri: str | None) -> adk_eval.Recording | st
     return recording_of_run(source.removeprefix("runs:/"), tracking_uri)
 
 
-@click.command(epilog=NO_VERDICT)
-@click.argument("folder", type=PATH)
-@mlflow_options
+@click.command(epilog=shared.NO_VERDICT)
+@click.argument("folder", type=shared.PATH)
+@shared.mlflow_options
 def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     """Finish logging a run after MLflow was unreachable."""
     run_id = adk_eval.upload(folder, tracking_uri=tracking_uri)
@@ -391,10 +372,10 @@ def upload(folder: Path, *, tracking_uri: str | None, as_json: bool) -> None:
     tell(text, as_json=as_json, then=command("gate", run_id, tracking_uri=tracking_uri), run_id=run_id, page=page)
 
 
-@click.command("register", epilog=NO_VERDICT)
+@click.command("register", epilog=shared.NO_VERDICT)
 @click.argument("run_id")
 @click.argument("name")
-@mlflow_options
+@shared.mlflow_options
 def register_command(run_id: str, name: str, *, tracking_uri: str | None, as_json: bool) -> None:
     """Register the agent that RUN_ID evaluated as a version of the model NAME.
 
