@@ -15,21 +15,9 @@ from pydantic import TypeAdapter
 from mlflow_adk_eval.evalset.conversation import Ending, Injection
 from mlflow_adk_eval.report.findings import Cause, Finding, findings_of, gathered, why_of
 from mlflow_adk_eval.report.sentences import format_evidence
-from mlflow_adk_eval.results.outcomes import CaseResult, Verdict, mean
+from mlflow_adk_eval.results.outcomes import CaseResult, Tally, Verdict, grouped, mean
 from mlflow_adk_eval.results.repeats import CaseRepeats, most_flaky_first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreLine:
-    """One criterion on one case run."""
-
-    criterion: str
-    threshold: float | None
-    greater_is_better: bool
-    score: float | None
-    """``None``: not evaluated."""
-    passed: bool | None
-    """``None`` where it cannot be said."""
+from mlflow_adk_eval.results.report import CasesInMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +30,8 @@ class CaseLine:
     """Why it did not pass; empty where it passed."""
     findings: tuple[Finding, ...]
     """What stands between it and a pass."""
-    scores: tuple[ScoreLine, ...]
+    tallies: tuple[Tally, ...]
+    """What each criterion came to."""
     case: str = ""
     """What all runs of the case are called; empty where it has one."""
     ending: Ending | None = None
@@ -64,18 +53,13 @@ _LINE = TypeAdapter(CaseLine)
 
 def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
     """Return what a summary needs of a case run; `case` is what all runs of the case are called, where it has several."""
-    scores = tuple(
-        ScoreLine(
-            criterion=one.criterion, threshold=one.threshold, greater_is_better=one.greater_is_better, score=one.score, passed=one.passed
-        )
-        for one in result.results
-    )
+    ((_, _, tallies),) = CasesInMemory([result]).tallies()
     return CaseLine(
         label=label,
         verdict=result.verdict,
         why=why_of(result),
         findings=tuple(findings_of(result)),
-        scores=scores,
+        tallies=tuple(tallies),
         case=case,
         ending=result.conversation.ending,
         injections=result.injections,
@@ -114,21 +98,19 @@ class CriterionTotals:
 
 def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
     """Return the totals of each criterion that decides, in the order in which they first come up."""
-    by_criterion: dict[str, list[ScoreLine]] = {}
-    for score in (score for case in cases for score in case.scores if score.threshold is not None):
-        by_criterion.setdefault(score.criterion, []).append(score)
+    by_criterion = grouped((tally.planned.criterion, tally) for case in cases for tally in case.tallies if tally.planned.decides)
     return [
         CriterionTotals(
             criterion=name,
-            thresholds=tuple(sorted({line.threshold for line in lines if line.threshold is not None})),
-            greater_is_better=lines[0].greater_is_better,
+            thresholds=tuple(sorted({one.planned.threshold for one in tallies if one.planned.threshold is not None})),
+            greater_is_better=tallies[0].planned.greater_is_better,
             mean=mean(scores) if scores else None,
-            passed=sum(line.passed is True for line in lines),
+            passed=sum(one.passed for one in tallies),
             evaluated=len(scores),
-            planned=len(lines),
+            planned=len(tallies),
         )
-        for name, lines in by_criterion.items()
-        for scores in [[line.score for line in lines if line.score is not None]]
+        for name, tallies in by_criterion.items()
+        for scores in [[one.score for one in tallies if one.score is not None]]
     ]
 
 
@@ -139,8 +121,5 @@ def causes_of_lines(lines: Sequence[CaseLine]) -> list[Cause]:
 
 def flaky_of(cases: Iterable[CaseLine]) -> tuple[CaseRepeats, ...]:
     """Return the cases whose runs came to different verdicts, the one that disagrees most first."""
-    verdicts: dict[str, list[Verdict]] = {}
-    for line in cases:
-        if line.case:
-            verdicts.setdefault(line.case, []).append(line.verdict)
+    verdicts = grouped((line.case, line.verdict) for line in cases if line.case)
     return most_flaky_first(CaseRepeats(eval_id=case, verdicts=tuple(of_case), scores={}) for case, of_case in verdicts.items())

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import wraps
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -67,21 +66,7 @@ class ViewOptions:
     """Who labels; empty: nobody, and nothing can be written."""
 
 
-Page = Callable[["Viewer", Request], Response]
-
-
-def _locked(page: Page) -> Callable[[Viewer, Request], Response]:
-    """Show an error as a page."""
-
-    @wraps(page)
-    def shown(viewer: Viewer, request: Request) -> Response:
-        with viewer.lock:
-            try:
-                return page(viewer, request)
-            except AdkEvalError as error:
-                return viewer.problem(request, error)
-
-    return shown
+Page = Callable[[Request], Response]
 
 
 class Viewer:
@@ -90,8 +75,20 @@ class Viewer:
     def __init__(self, store: RunStore, options: ViewOptions) -> None:
         """Take what is shown."""
         self.store, self.options = store, options
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self._secrets = secrets_of()
+
+    def alone(self, page: Page) -> Page:
+        """Return what makes a page while no other is made, and of an error a page that says it."""
+
+        def made(request: Request) -> Response:
+            with self._lock:
+                try:
+                    return page(request)
+                except AdkEvalError as error:
+                    return self.problem(request, error)
+
+        return made
 
     def rendered(self, request: Request, template: str, title: str, status: int = 200, **context: Any) -> HTMLResponse:
         """Return a page."""
@@ -119,14 +116,12 @@ class Viewer:
         base = self.options.mlflow_url
         return "" if base is None else f"{base.rstrip('/')}/#/experiments/{row.experiment_id}/runs/{row.run_id}{tab}"
 
-    @_locked
     def runs(self, request: Request) -> Response:
         """Show the list of runs."""
         rows = self.store.rows()
         context = runs_page(rows, query_of(request), self.store.registry(), self.baseline())
         return self.rendered(request, "runs.html.j2", "Runs", **context)
 
-    @_locked
     def run(self, request: Request) -> Response:
         """Show one run."""
         verify = query_of(request).get("verify")
@@ -143,19 +138,16 @@ class Viewer:
         context = one_run.run_page(opened, query, Texts(self._secrets), against)
         return self._of_run(request, "run.html.j2", opened, **context)
 
-    @_locked
     def case(self, request: Request) -> Response:
         """Show one case run."""
         opened, query = self._opened(request), query_of(request)
         place = opened.place(query.get("eval_id"), query.number("run_index", 0))
         return self._of_run(request, "one_case.html.j2", opened, **pages.case_page(opened, place, query, Texts(self._secrets)))
 
-    @_locked
     def trend(self, request: Request) -> Response:
         """Show the criteria over runs."""
         return self.rendered(request, "trend.html.j2", "Trend", **trend_page(self.store.rows(), query_of(request)))
 
-    @_locked
     def save(self, request: Request) -> Response:
         """Send a case as a file."""
         opened, query = self._opened(request), query_of(request)
@@ -163,7 +155,6 @@ class Viewer:
         name = {"content-disposition": f'attachment; filename="{saved.eval_set_id}.evalset.json"'}
         return Response(redacted(dumps(saved), self._secrets).encode("utf-8", "replace"), media_type="application/json", headers=name)
 
-    @_locked
     def compare(self, request: Request) -> Response:
         """Show runs side by side."""
         query = query_of(request)
@@ -189,7 +180,6 @@ class Viewer:
         comparisons = [self.store.compared(run_ids[0], run_id) for run_id in run_ids[1:]]
         return self.rendered(request, "compare.html.j2", "Compare", **compare_page(opened, comparisons, asked, texts))
 
-    @_locked
     def label(self, request: Request) -> Response:
         """Show the next cell to label."""
         opened = self._opened(request)
@@ -206,9 +196,8 @@ class Viewer:
             if len(body) > _LONGEST_FORM:
                 return PlainTextResponse("The form is too large.", 413)
         request.state.form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        return await run_in_threadpool(self._keep_label, request)
+        return await run_in_threadpool(self.alone(self._keep_label), request)
 
-    @_locked
     def _keep_label(self, request: Request) -> Response:
         form, (_, labelling) = request.state.form, self.store.labelling(self._opened(request).row.run_id, self.options.labeller)
         if form.get("undo"):
@@ -308,19 +297,19 @@ def application(store: RunStore, options: ViewOptions, hosts: Sequence[str] = HO
         """Answer those of the HTML reports, whose components the pages are made of."""
         return PlainTextResponse(source("report.css") + source("compare.css"), media_type="text/css")
 
-    routes: list[BaseRoute] = [
-        Route("/", viewer.runs),
-        Route("/runs/{run_id}", viewer.run),
-        Route("/runs/{run_id}/case", viewer.case),
-        Route("/runs/{run_id}/case.evalset.json", viewer.save),
-        Route("/compare", viewer.compare),
-        Route("/trend", viewer.trend),
-        Route("/components.css", styles),
-        Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")])),
-    ]
+    shown: dict[str, Page] = {
+        "/": viewer.runs,
+        "/runs/{run_id}": viewer.run,
+        "/runs/{run_id}/case": viewer.case,
+        "/runs/{run_id}/case.evalset.json": viewer.save,
+        "/compare": viewer.compare,
+        "/trend": viewer.trend,
+    }
+    routes: list[BaseRoute] = [Route(path, viewer.alone(page)) for path, page in shown.items()]
+    routes += [Route("/components.css", styles), Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")]))]
     if options.labeller:
         path = "/runs/{run_id}/label"
-        routes += [Route(path, viewer.label), Route(path, viewer.take_label, methods=["POST"])]
+        routes += [Route(path, viewer.alone(viewer.label)), Route(path, viewer.take_label, methods=["POST"])]
 
     async def missing(request: Request, _: Exception) -> Response:
         return viewer.problem(request, UsageError(f"There is no page {path_of(request.scope)}."))

@@ -14,15 +14,6 @@ from mlflow_adk_eval.analysis.comparison.delta import CASE_RATE, Delta
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.analysis.comparison.turns import ComparedTurn, TurnChange
 from mlflow_adk_eval.report import comparison as wording
-from mlflow_adk_eval.report.comparison import (
-    HEADINGS,
-    format_counts,
-    format_pairing,
-    format_score,
-    format_verdicts,
-    headline,
-    name_of,
-)
 from mlflow_adk_eval.report.html.compare import LOOKS, case_view, state_of
 from mlflow_adk_eval.report.html.page import Texts, on_one_line
 from mlflow_adk_eval.report.html.report import MOST_CALLS, CallView, call_view
@@ -31,15 +22,15 @@ from mlflow_adk_eval.results.outcomes import verdict_of
 from mlflow_adk_eval.runs.listed import RunRow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.viewer.matrix import matrix_of
-from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, Tab
-from mlflow_adk_eval.viewer.query import Query, link, paged
+from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE
+from mlflow_adk_eval.viewer.query import Query, Tab, link, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
 MOST_COMPARED = 6
 """As many runs stand side by side."""
 MOST_AT_ONCE = 50
 """Runs of so many cases, as the list has it, are read before anything is shown."""
-KINDS: dict[str, str] = {**{str(flip): text for flip, text in HEADINGS.items()}, "none": "Other scores", "same": "The same"}
+KINDS: dict[str, str] = {**{str(flip): text for flip, text in wording.HEADINGS.items()}, "none": "Other scores", "same": "The same"}
 """What became of a case, in the order in which cases are listed."""
 
 
@@ -150,10 +141,10 @@ def compare_page(opened: Sequence[OpenRun], comparisons: Sequence[Comparison], q
     return {
         "sides": sides,
         "heads": heads,
-        "flips": [format_counts(one) or {"none": headline(one)} for one in comparisons],
+        "flips": [wording.format_counts(one) or {"none": wording.headline(one)} for one in comparisons],
         "warnings": [f"{head.letter}: {texts.line(text)}" for head, side in zip(heads, sides, strict=True) for text in side.warnings[:5]],
         "differences": [(head, [about for about in one.differences if not about.intended]) for head, one in later],
-        "notes": [f"{head.letter}: {texts.line(note)}" for head, one in later for note in format_pairing(one)],
+        "notes": [f"{head.letter}: {texts.line(note)}" for head, one in later for note in wording.format_pairing(one)],
         "facts": [(name, values) for name, values in facts.items() if len(set(values)) > 1],
         "shared": [(name, values[0]) for name, values in facts.items() if len(set(values)) == 1 and values[0]],
         "scores": list(_scores(opened, comparisons)),
@@ -192,7 +183,7 @@ def _scores(
             else:
                 value, lacks = format_mean(of_name.mean, of_name.threshold), format_scored(of_name.scored, of_name.planned)
             cells.append((value, lacks, comparisons[number - 1].delta(known.name) if number else None))
-        yield name_of(known), cells
+        yield wording.name_of(known), cells
 
 
 def _chosen(rows: Sequence[CaseRow], query: Query) -> tuple[list[CaseRow], list[Tab], list[Tab]]:
@@ -258,7 +249,7 @@ def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bo
             because[text] = f"{because[text]}, {letter}" if text in because else letter
     return {
         "row": row,
-        "states": [(state_of(one), format_verdicts(one)) if one else ("", "no such case") for one in verdicts],
+        "states": [(state_of(one), wording.format_verdicts(one)) if one else ("", "no such case") for one in verdicts],
         "runs": [known[0].runs[0], *(change.runs[1] if change else 0 for change in row.changes)],
         "views": views,
         "turns": () if alone else tuple(_turns(cut, texts)),
@@ -291,7 +282,7 @@ def _said(turn: TurnChange, side: ComparedTurn | None, texts: Texts, *, now: boo
         return None
     missing = f"the agent did not finish: {on_one_line(texts.words(side.error))}" if side.error else ""
     scores = {
-        cell.criterion: (format_score(cell.after), cell.reached_after) if now else (format_score(cell.before), cell.reached_before)
+        cell.criterion: (wording.format_score(cell.after if now else cell.before), cell.reached_after if now else cell.reached_before)
         for cell in turn.cells
         if cell.decides
     }

@@ -17,8 +17,7 @@ from mlflow_adk_eval.report.calibration import remarks_of, rows_of
 from mlflow_adk_eval.report.html.page import Texts
 from mlflow_adk_eval.report.html.report import case_views
 from mlflow_adk_eval.tracking.calibrate import Labelling
-from mlflow_adk_eval.viewer.pages import Tab
-from mlflow_adk_eval.viewer.query import Query
+from mlflow_adk_eval.viewer.query import Query, Tab
 from mlflow_adk_eval.viewer.store import OpenRun
 
 _TURNS_BEFORE = 10

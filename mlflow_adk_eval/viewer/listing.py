@@ -15,7 +15,7 @@ from markupsafe import Markup
 from mlflow_adk_eval.report.sentences import format_mean, format_missing, format_threshold
 from mlflow_adk_eval.results.outcomes import WORST_FIRST
 from mlflow_adk_eval.runs.listed import MOST_RUNS, Number, RunRow
-from mlflow_adk_eval.viewer.query import Choice, Facet, Query, filtered, link, paged
+from mlflow_adk_eval.viewer.query import Facet, Getter, Query, Tab, filtered, link, paged
 from mlflow_adk_eval.viewer.registry import Holder, Registry
 from mlflow_adk_eval.viewer.store import greater_is_better
 
@@ -63,7 +63,6 @@ def missed(number: Number) -> bool:
     return round(rate * number.planned) < number.planned - number.missing
 
 
-Getter = Callable[[RunRow], str]
 FACETS: Mapping[str, tuple[str, Getter]] = {
     "verdict": ("Verdict", lambda row: row.verdict),
     "eval_set": ("Eval set", lambda row: row.eval_set),
@@ -218,7 +217,7 @@ def _text(row: RunRow, registry: Registry) -> str:
 def _grouping(by: Mapping[str, tuple[str, Getter]], runs: Sequence[RunRow], query: Query) -> Facet:
     chosen = query.get("group")
     choices = (
-        Choice(title, len(set(map(get, runs))), name == chosen, query(group="" if name == chosen else name))
+        Tab(title, len(set(map(get, runs))), query(group="" if name == chosen else name), name == chosen)
         for name, (title, get) in by.items()
     )
     return Facet("group", "Group by", by[chosen][0] if chosen in by else "", tuple(choices), query(group=""))

@@ -18,8 +18,8 @@ from mlflow_adk_eval.text import counted, format_number
 from mlflow_adk_eval.viewer.first_look import FirstLook
 from mlflow_adk_eval.viewer.listing import moment
 from mlflow_adk_eval.viewer.matrix import matrix_of
-from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, Tab, case_link
-from mlflow_adk_eval.viewer.query import Query, paged
+from mlflow_adk_eval.viewer.pages import CASES_A_PAGE, TURNS_A_PAGE, case_link
+from mlflow_adk_eval.viewer.query import Query, Tab, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
 FIRST_CASES = 8

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -35,16 +34,6 @@ def templates() -> Environment:
     found.filters.update(filters)
     found.globals.update(functions)  # pyright: ignore[reportCallIssue, reportArgumentType] - jinja2 types it by what it holds at first
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Tab:
-    """A link to a part of a list, with how many there are."""
-
-    title: str
-    count: int
-    href: str
-    chosen: bool
 
 
 def case_page(opened: OpenRun, place: int, query: Query, texts: Texts) -> dict[str, Any]:

@@ -57,13 +57,13 @@ def link(path: str, *params: tuple[str, str], **more: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A value that a list can be filtered by."""
+class Tab:
+    """A link to a part of a list, with how many there are."""
 
-    value: str
+    title: str
     count: int
-    chosen: bool
     href: str
+    chosen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Facet:
     name: str
     title: str
     chosen: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Tab, ...]
     reset: str
 
 
@@ -89,7 +89,7 @@ def filtered(items: Sequence[T], facets: Mapping[str, tuple[str, Getter]], query
         counts = Counter(get(item) for item in items if all(read(item) == value for read, value in others))
         chosen = wanted[name]
         choices = tuple(
-            Choice(value, count, value == chosen, query(**{name: "" if value == chosen else value}))
+            Tab(value, count, query(**{name: "" if value == chosen else value}), value == chosen)
             for value, count in counts.most_common()
             if value
         )

@@ -36,23 +36,17 @@ def serve(
     with require_extra("view", "the viewer"):
         import starlette  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra
         import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - likewise
-    from mlflow_adk_eval.integrations.rapid_server.server import (  # noqa: PLC0415 - what comes now loads MLflow
-        Serving,
-        listening,
-        quiet_server,
-        stopped_by_signals,
-        url_of,
-    )
+    from mlflow_adk_eval.integrations.rapid_server import server as local  # noqa: PLC0415 - what comes now loads MLflow
     from mlflow_adk_eval.viewer.app import ViewOptions, application  # noqa: PLC0415
     from mlflow_adk_eval.viewer.store import RunStore  # noqa: PLC0415
 
     store = RunStore(tracking_uri, experiment)
     store.rows()
     app = application(store, ViewOptions(mlflow_url=mlflow_url or store.server or None, labeller=user_at_host() if label else ""))
-    with listening(Serving(port=port)) as listener:
-        server = quiet_server(app)
-        with stopped_by_signals(server):
-            ready(url_of(listener))
+    with local.listening(local.Serving(port=port)) as listener:
+        server = local.quiet_server(app)
+        with local.stopped_by_signals(server):
+            ready(local.url_of(listener))
             if browser:
-                webbrowser.open(url_of(listener))
+                webbrowser.open(local.url_of(listener))
             server.run(sockets=[listener])

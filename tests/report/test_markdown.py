@@ -13,8 +13,8 @@ from markdown_it.token import Token
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.report.ci import STEP_SUMMARY, append_step_summary
 from mlflow_adk_eval.report.markdown import step_summary
-from mlflow_adk_eval.report.tally import CaseLine, ScoreLine, case_line, totals
-from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, verdict_of
+from mlflow_adk_eval.report.tally import CaseLine, case_line, totals
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, PlannedCriterion, Scored, Tally, verdict_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.text import plain
 from tests.kit import case_result
@@ -114,8 +114,8 @@ def test_a_judge_that_was_out_of_order_is_said_first() -> None:
 
 
 def test_totals_of_files_that_differ() -> None:
-    strict = ScoreLine(criterion="match", threshold=0.9, greater_is_better=True, score=None, passed=None)
-    (found,) = totals([GOOD, CaseLine(label="b", verdict="undecided", why="", findings=(), scores=(strict,))])
+    strict = Tally(PlannedCriterion("match", threshold=0.9, greater_is_better=True), score=None, scored=0, errored=1, skipped=0)
+    (found,) = totals([GOOD, CaseLine(label="b", verdict="undecided", why="", findings=(), tallies=(strict,))])
     assert (found.threshold, found.evidence, found.passed) == ("≥ 0.8 | 0.9", "1 · 1 of 2 scored", 1)
 
 

@@ -423,8 +423,8 @@ def test_a_filter_counts_what_the_others_leave() -> None:
     facets = {"one": ("One", lambda item: item[0]), "two": ("Two", lambda item: item[1])}
     left, (one, two) = filtered(items, facets, Query("/", [("one", "a")]))
     assert left == items[:2]
-    assert [(choice.value, choice.count) for choice in one.choices] == [("a", 2), ("b", 1)]
-    assert [(choice.value, choice.count) for choice in two.choices] == [("x", 1), ("y", 1)]
+    assert [(choice.title, choice.count) for choice in one.choices] == [("a", 2), ("b", 1)]
+    assert [(choice.title, choice.count) for choice in two.choices] == [("x", 1), ("y", 1)]
 
 
 def test_the_page_of_a_crashed_run_says_the_cause_once_and_hatches_what_has_no_score(view: View) -> None:
