@@ -284,7 +284,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
 
     POST /v1beta1/projects/PROJECT/locations/LOCATION:evaluateInstances, for any project and location; GET /health and /openapi.json.
     """
-    from mlflow_adk_eval.criteria.rapid.evaluate import Voting  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.criteria.rapid.evaluate import voting_settings  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.integrations.rapid_server import server  # noqa: PLC0415
     from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup  # noqa: PLC0415
     from mlflow_adk_eval.report.sentences import format_judge_usage  # noqa: PLC0415
@@ -298,7 +298,7 @@ def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, 
         server.Serving(host=host, port=port, token=token, max_body=max_body, concurrency=concurrency),
         judge_setup(**{name: evaluator[name] for name in JudgeArgs.__annotations__ if name in evaluator}),
         evaluator["backend"],
-        Voting(evaluator["num_samples"], evaluator["early_stop"]),
+        voting_settings(evaluator["num_samples"], early_stop=evaluator["early_stop"]),
         ledger=evaluator["ledger"],
         ready=ready,
     )

@@ -22,7 +22,6 @@ from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpe
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
-from mlflow_adk_eval.criteria.rapid.messages import Rated
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
@@ -158,13 +157,12 @@ class RapidRating:
             worst = metric.range[metric.around_optimum]
             return Cell(Scored(worst, TRIVIAL, {"rating": metric.bounds[0]}))
         judgement = await self.rate(instance, place(run, index, metric.criterion))
-        rated = judgement.rated
-        if rated is None or rated.score is None:
+        if (rating := judgement.score) is None:
             return Cell(Errored(judgement.error), judgement.votes)
-        grade = metric.scale.get(round(rated.score), "")
-        details = {"rating": rated.score, "grade": grade, "confidence": rated.confidence}
-        score = abs(rated.score) if metric.around_optimum else rated.score
-        return Cell(Scored(score, f"{rated.score:g} ({grade}): {rated.explanation}", details), judgement.votes)
+        grade = metric.scale.get(round(rating), "")
+        details = {"rating": rating, "grade": grade, "confidence": judgement.confidence}
+        score = abs(rating) if metric.around_optimum else rating
+        return Cell(Scored(score, f"{rating:g} ({grade}): {judgement.explanation}", details), judgement.votes)
 
 
 def _by_judge(settings: RatingSettings, collector: VoteCollector, metric: RapidMetric) -> RapidRating:
@@ -178,8 +176,8 @@ def _by_service(settings: RatingSettings, service: VertexService, metric: RapidM
 
     async def service_rate(instance: Mapping[str, str], at: CellKey) -> Judgement:
         result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
-        rated = Rated(score=result.score, explanation=result.explanation, confidence=result.confidence)
-        return Judgement(rated=rated, error=result.error, votes=votes_of(result, metric.name, at))
+        said: dict[str, Any] = {name: getattr(result, name) for name in ("score", "explanation", "confidence", "error")}
+        return Judgement(**said, votes=votes_of(result, metric.name, at))
 
     return RapidRating(metric, settings, service_rate)
 
@@ -224,11 +222,10 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
             return Cell(Scored(_WINS[choice], f"{choice}: {_NO_CONTENT}", {"pairwise_choice": choice}))
         both = {**instance, "baseline_prediction": baseline}
         judgement = await compare(self.metric, both, self.collector, place(run, index, self.metric.criterion))
-        rated = judgement.rated
-        if rated is None or rated.choice is None:
+        if judgement.choice is None:
             return Cell(Errored(judgement.error), judgement.votes)
-        details = {"pairwise_choice": rated.choice, "confidence": rated.confidence}
-        return Cell(Scored(_WINS[rated.choice], f"{rated.choice}: {rated.explanation}", details), judgement.votes)
+        details = {"pairwise_choice": judgement.choice, "confidence": judgement.confidence}
+        return Cell(Scored(_WINS[judgement.choice], f"{judgement.choice}: {judgement.explanation}", details), judgement.votes)
 
 
 def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:

@@ -30,22 +30,20 @@ _AT_ONCE = 256
 """Requests under way at the same time; how many calls there are at a time is decided by each judge's own limiter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Voting:
-    """How local judges vote."""
+def voting_settings(num_samples: int = 5, *, early_stop: bool = False) -> JudgedSettings:
+    """Return how local judges vote, as the settings of a criterion.
 
-    num_samples: int = 5
-    early_stop: bool = False
+    Raises:
+        UsageError: if that is no number of votes.
+    """
+    if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples < 1:
+        raise UsageError(f"num_samples={shown(num_samples)}: wanted a whole number of at least 1")
+    return JudgedSettings(threshold=0.0, judge_model_options=JudgeModelOptions(num_samples=num_samples), early_stop=early_stop)
 
-    def __post_init__(self) -> None:
-        """Refuse what is no number of votes."""
-        if not isinstance(self.num_samples, int) or isinstance(self.num_samples, bool) or self.num_samples < 1:
-            raise UsageError(f"num_samples={shown(self.num_samples)}: wanted a whole number of at least 1")
 
-    def settings(self) -> JudgedSettings:
-        """Return it as the settings of a criterion."""
-        options = JudgeModelOptions(num_samples=self.num_samples)
-        return JudgedSettings(threshold=0.0, judge_model_options=options, early_stop=self.early_stop)
+def computed_answer(request: RapidRequest) -> Json:
+    """Return the answer to a request for a computed metric."""
+    return answer(request, [Rated(score=computed_score(request.metric.name, request.spec, one)) for one in request.instances])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +61,7 @@ class LocalBackend:
             JudgeError: if an instance has no verdict.
         """
         if request.metric.kind == "computed":
-            return answer(request, [Rated(score=computed_score(request.metric.name, request.spec, one)) for one in request.instances])
+            return computed_answer(request)
         decide, collector = compare if request.metric.kind == "pairwise" else rate, self.judging.vote_collector(self.settings)
         shown_reference = request.spec.get("use_reference")  # only if the request says so, as with the service
 
@@ -73,10 +71,9 @@ class LocalBackend:
             return await decide(request.metric, texts, collector, place)
 
         judgements = await gathered(partial(judged, number, instance) for number, instance in enumerate(request.instances, 1))
-        errors = [f"instance {number}: {one.error}" for number, one in enumerate(judgements, 1) if one.rated is None]
-        if errors:
+        if errors := [f"instance {number}: {one.error}" for number, one in enumerate(judgements, 1) if one.error]:
             raise JudgeError(f"{request.metric.name}: {'; '.join(errors)}")
-        return answer(request, [one.rated for one in judgements if one.rated is not None])
+        return answer(request, judgements)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +100,9 @@ class VertexBackend:
         spec = {key: value.replace("rougen", "rouge") if key == "rouge_type" else value for key, value in request.spec.items()}
         materials: list[Material] = [list(request.instances)] if metric.kind == "computed" else [dict(one) for one in request.instances]
         results = await gathered(partial(evaluate, metric.name, material, metric.bounds, spec) for material in materials)
-        errors = [f"instance {index}: {one.error}" if len(results) > 1 else one.error for index, one in enumerate(results, 1) if one.error]
-        if errors:
+        if errors := [
+            f"instance {index}: {one.error}" if len(results) > 1 else one.error for index, one in enumerate(results, 1) if one.error
+        ]:
             raise JudgeError(f"{metric.name}: {'; '.join(errors)}")
         rated: list[Rated] = []
         for one in results:
@@ -118,7 +116,7 @@ RapidBackend = LocalBackend | VertexBackend
 """Who evaluates requests. It lives inside one event loop."""
 
 
-def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, requests: Sequence[RapidRequest] = ()) -> RapidBackend:
+def backend_of(setup: JudgeSetup, backend: Backend, settings: JudgedSettings, requests: Sequence[RapidRequest] = ()) -> RapidBackend:
     """Return who evaluates.
 
     Raises:
@@ -128,7 +126,6 @@ def backend_of(setup: JudgeSetup, backend: Backend, voting: Voting, requests: Se
     judging = JudgeSession(setup)
     if backend == "vertex":
         return VertexBackend(judging)
-    settings = voting.settings()
     for one in requests:
         if one.metric.kind == "computed":
             load(one.metric.name)
@@ -181,9 +178,9 @@ async def aevaluate_instances(  # noqa: PLR0913 - one function is the whole of i
     requests = [read_request(body, f"request {number}" if many else "request") for number, body in enumerate(bodies, 1)]
     setup = judge_setup(judge=judge, judge_options=judge_options, budget=budget, ledger=ledger, rejudge_failed=rejudge_failed)
     paid_for = backend == "vertex" or any(one.metric.kind != "computed" for one in requests)
-    answers: dict[int, Json | JudgeError] = {}
+    settings, answers = voting_settings(num_samples, early_stop=early_stop), dict[int, Json | JudgeError]()
     with opened(ledger if paid_for else False) as cache:
-        bench = backend_of(replace(setup, answers=cache), backend, Voting(num_samples, early_stop), requests)
+        bench = backend_of(replace(setup, answers=cache), backend, settings, requests)
 
         async def work(index: int) -> None:
             try:

@@ -26,13 +26,11 @@ _NOTHING = "The answer is empty, so no judge was asked."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class Judgement(Rated):
     """What the votes on one instance come to."""
 
-    rated: Rated | None
-    """``None``: it has no verdict."""
     error: str = ""
-    """Why not."""
+    """Why it has no verdict; empty where it has one."""
     votes: tuple[Vote, ...] = ()
 
 
@@ -48,18 +46,17 @@ async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: Vote
         place: what the votes are recorded under.
     """
     if not any(map(str.isalnum, instance["prediction"])):
-        return Judgement(rated=Rated(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0))
+        return Judgement(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0)
     known = [
         field for field in ("instruction", "context", "reference") if field in instance and field in (*metric.fields, *metric.optional)
     ]
     blocks = tuple(Block(field, instance[field]) for field in (*known, "prediction"))
     values = {str(grade): float(grade) for grade in metric.scale}
     voting = await collector.decide(Question(prompt=load_prompt(metric.criterion), blocks=blocks, label_values=values), place)
-    (finding,) = voting.results
-    if isinstance(finding.outcome, Errored):
-        return Judgement(rated=None, error=finding.outcome.error, votes=voting.votes)
-    rated = Rated(score=finding.outcome.score, explanation=finding.outcome.rationale, confidence=_share(voting.votes, finding.label))
-    return Judgement(rated=rated, votes=voting.votes)
+    outcome, share = voting.results[0].outcome, _share(voting.votes, voting.results[0].label)
+    if isinstance(outcome, Errored):
+        return Judgement(error=outcome.error, votes=voting.votes)
+    return Judgement(score=outcome.score, explanation=outcome.rationale, confidence=share, votes=voting.votes)
 
 
 async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
@@ -75,7 +72,7 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
     """
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
     if baseline == candidate:
-        return Judgement(rated=Rated(choice="TIE", explanation=SAME_TEXT, confidence=1.0))
+        return Judgement(choice="TIE", explanation=SAME_TEXT, confidence=1.0)
     about = [Block(field, instance[field]) for field in ("instruction", "context", "reference") if field in instance]
 
     def versus(first: str, second: str, order: str) -> Question:  # whose votes are recorded under the order in which the answers are shown
@@ -92,7 +89,7 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
     named = tuple(replace(vote, verdict=_CHOICE[vote.verdict] if vote.verdict else None) for vote in votes)
     findings = (straight.results[0], swapped.results[0])
     if errors := [finding.outcome.error for finding in findings if isinstance(finding.outcome, Errored)]:
-        return Judgement(rated=None, error="; ".join(dict.fromkeys(errors)), votes=named)
+        return Judgement(error="; ".join(dict.fromkeys(errors)), votes=named)
     labels = (findings[0].label or _TIE, _SWAPPED[findings[1].label or _TIE])
     reasons = [finding.outcome.rationale for finding in findings if isinstance(finding.outcome, Scored)]
     label, explanation = labels[0], reasons[0]
@@ -100,7 +97,7 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
         orders = ("With the baseline first", "With the candidate first")
         both = [f"{order} the verdict was {_CHOICE[verdict]}: {text}" for order, verdict, text in zip(orders, labels, reasons, strict=True)]
         label, explanation = _TIE, " ".join(["The verdict changed with the order of the answers, so it is a tie.", *both])
-    return Judgement(rated=Rated(choice=_CHOICE[label], explanation=explanation, confidence=_share(votes, label)), votes=named)
+    return Judgement(choice=_CHOICE[label], explanation=explanation, confidence=_share(votes, label), votes=named)
 
 
 def _share(votes: tuple[Vote, ...], label: str | None) -> float:

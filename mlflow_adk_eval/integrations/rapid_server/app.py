@@ -28,9 +28,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mlflow_adk_eval.criteria.rapid.computed import computed_score
-from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, VertexBackend
-from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, RequestError, answer, error_body, read_request
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, VertexBackend, computed_answer
+from mlflow_adk_eval.criteria.rapid.messages import RequestError, error_body, read_request
 from mlflow_adk_eval.errors import AdkEvalError, Problem, json_path, shown
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.integrations.rapid_server.openapi import MAX_KEY, MAX_KEYS, VERSIONS, openapi
@@ -170,7 +169,7 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
                 asked = await anyio.to_thread.run_sync(lambda: read_request(read_json(raw)))
                 if asked.metric.kind == "computed" and isinstance(bench, LocalBackend):
                     # In a thread, so that a long text does not keep everybody waiting.
-                    return _response(200, await anyio.to_thread.run_sync(_computed, asked))
+                    return _response(200, await anyio.to_thread.run_sync(computed_answer, asked))
                 bench.judging.recover()
                 return _response(200, await bench.answer(asked))
         except AdkEvalError as error:
@@ -217,10 +216,6 @@ class Guard:
         if "origin" in headers:  # any page that is open in a browser could spend the judge's budget
             return _error(403, "a server without a token refuses requests from web pages")
         return None
-
-
-def _computed(asked: RapidRequest) -> Json:
-    return answer(asked, [Rated(score=computed_score(asked.metric.name, asked.spec, one)) for one in asked.instances])
 
 
 def _check_type(headers: Headers) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, Voting, backend_of
+from mlflow_adk_eval.config.spec import JudgedSettings
+from mlflow_adk_eval.criteria.rapid.evaluate import Backend, LocalBackend, backend_of
 from mlflow_adk_eval.errors import JudgeError, UsageError
 from mlflow_adk_eval.judge.setup import JudgeSetup, LedgerSource
 from mlflow_adk_eval.ledger import opened
@@ -47,7 +48,7 @@ Ready = Callable[[str, str], None]
 
 
 def serve(
-    serving: Serving, setup: JudgeSetup, backend: Backend, voting: Voting, *, ledger: LedgerSource = None, ready: Ready
+    serving: Serving, setup: JudgeSetup, backend: Backend, settings: JudgedSettings, *, ledger: LedgerSource = None, ready: Ready
 ) -> JudgeUsage | None:
     """Serve until a signal says to stop, answer the requests that are under way, and return what the judges took.
 
@@ -57,7 +58,7 @@ def serve(
         serving: where to listen.
         setup: who judges, and how.
         backend: ``local`` or ``vertex``.
-        voting: how local judges vote.
+        settings: how local judges vote.
         ledger: what keeps their answers, as for `evaluate_instances`.
         ready: told when it listens.
 
@@ -71,7 +72,7 @@ def serve(
         from mlflow_adk_eval.integrations.rapid_server.app import application  # noqa: PLC0415 - likewise, as it loads starlette
 
     async def work() -> JudgeUsage | None:
-        bench = backend_of(replace(setup, answers=kept), backend, voting)
+        bench = backend_of(replace(setup, answers=kept), backend, settings)
         try:
             note = ""
             try:

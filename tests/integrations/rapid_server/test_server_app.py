@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, Voting
+from mlflow_adk_eval.criteria.rapid.evaluate import LocalBackend, voting_settings
 from mlflow_adk_eval.errors import JudgeError
 from mlflow_adk_eval.integrations.rapid_server import app as server_app
 from mlflow_adk_eval.integrations.rapid_server.app import application
@@ -28,7 +28,7 @@ JSON = {"content-type": "application/json"}
 
 
 def app_of(decide: Callable[..., Any], **settings: Any) -> Any:
-    bench = LocalBackend(judging=JudgeSession(JudgeSetup(judge=decide)), settings=Voting(1).settings())
+    bench = LocalBackend(judging=JudgeSession(JudgeSetup(judge=decide)), settings=voting_settings(1))
     return application(bench, **({"token": "", "max_body": 1000, "concurrency": 4} | settings))
 
 
@@ -174,7 +174,7 @@ def lived(setup: JudgeSetup, *bodies: Any) -> tuple[Any, str, list[Any]]:
         notes.append(note)
         threading.Thread(target=use, args=(url,)).start()
 
-    usage = serve(Serving(port=0, host="localhost"), setup, "local", Voting(3), ledger=False, ready=ready)
+    usage = serve(Serving(port=0, host="localhost"), setup, "local", voting_settings(3), ledger=False, ready=ready)
     return usage, notes[0], answers
 
 
