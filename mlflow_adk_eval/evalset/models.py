@@ -39,6 +39,17 @@ def mapped(value: Any, leaf: Callable[[Any], Any], key: Callable[[Any], Any] = l
             return leaf(value)
 
 
+def value_at(value: Any, *keys: str) -> Any:
+    """Return what a value from outside holds under keys within keys; ``None`` if it does not.
+
+    >>> value_at({"a": {"b": 1}}, "a", "b"), value_at({"a": [1]}, "a", "b")
+    (1, None)
+    """
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 class Model(BaseModel):
     """The base of all data models: immutable, both spellings, unknown fields kept.
 

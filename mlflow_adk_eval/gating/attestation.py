@@ -14,10 +14,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from mlflow_adk_eval.evalset.models import value_at
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.runs.manifest import FOLDER, GATE_FOLDER, MANIFEST, Evidence, sha256_of
 from mlflow_adk_eval.signing.identities import IdentitySigner, OidcIdentity, open_bundle
@@ -43,28 +44,12 @@ _CI = (
 """What GitHub Actions and GitLab say of a job; none of it is secret."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedAgent:
-    """The agent, as an attestation names it."""
-
-    name: str
-    version: str
-    """What people call it."""
-    source: str
-    """The source in words."""
-    source_sha256: str
-    """Empty where the source is not known."""
-    models: tuple[str, ...] = ()
-    git_commit: str = ""
-    git_dirty: bool | None = None
-
-
 def evaluation_statement(  # noqa: PLR0913 - all that is attested
     *,
     run_id: str,
     experiment_id: str,
     model_id: str,
-    agent: EvaluatedAgent,
+    agent: Mapping[str, Any],
     eval_set_id: str,
     parameters: Mapping[str, str],
     manifest_sha256: str,
@@ -73,26 +58,38 @@ def evaluation_statement(  # noqa: PLR0913 - all that is attested
     metrics: Mapping[str, float],
     started_ms: int,
 ) -> Statement:
-    """Return the statement about an evaluation that has just ended; `parameters`: all of the run, as MLflow has them."""
+    """Return the statement about an evaluation that has just ended.
+
+    Args:
+        run_id: the run.
+        experiment_id: its experiment.
+        model_id: the LoggedModel that it evaluated.
+        agent: ``name``, ``version`` (what people call it), ``source`` (in words), ``source_sha256`` and ``git_commit``, each ``None`` if
+            unknown, ``models`` and ``git_dirty``.
+        eval_set_id: the eval set.
+        parameters: all of the run, as MLflow has them.
+        manifest_sha256: the hash of its manifest.
+        verdict: what it came to.
+        status: how it ended.
+        metrics: its metrics.
+        started_ms: when it began, in milliseconds since 1970.
+    """
     secrets = secrets_of()
     ci = {name: redacted(without_credentials(value), secrets) for name in _CI if (value := os.environ.get(name))}
     predicate = {
         "run_id": run_id,
         "experiment_id": experiment_id,
         "model_id": model_id,
-        "agent": asdict(agent) | {"source_sha256": agent.source_sha256 or None, "git_commit": agent.git_commit or None},
+        "agent": dict(agent),
         "materials": {"eval_set_id": eval_set_id, "parameters": dict(parameters)},
         "environment": {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "ci": ci},
         "result": {"manifest_sha256": manifest_sha256, "status": status, "verdict": verdict, "metrics": dict(metrics)},
-        "started_at": _time(datetime.fromtimestamp(started_ms / 1000, tz=UTC)),
-        "finished_at": _time(datetime.now(UTC)),
+        "started_at": datetime.fromtimestamp(started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds"),
+        "finished_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
-    subjects = {f"{FOLDER}/{MANIFEST}": manifest_sha256} | ({f"agent:{agent.name}": agent.source_sha256} if agent.source_sha256 else {})
+    source = {f"agent:{agent['name']}": str(agent["source_sha256"])} if agent["source_sha256"] else {}
+    subjects = {f"{FOLDER}/{MANIFEST}": manifest_sha256} | source
     return Statement(subjects=subjects, predicate_type=EVALUATION, predicate=predicate)
-
-
-def _time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
 
 
 def sealed(statement: Statement, signer: Signer | IdentitySigner) -> str:
@@ -228,10 +225,3 @@ def _source_problems(pin: AttestationPin, statement: Statement, evidence: Eviden
     for what, digest in found.items():
         if digest != attested and (digest or pin.source == "required"):
             yield f"{what} {f'is {digest[:12]}…' if digest else 'is missing'}, but the attestation says {attested[:12]}…"
-
-
-def value_at(value: Any, *keys: str) -> Any:
-    """Return what a value from outside holds under keys within keys; ``None`` if it does not."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, BUNDLE_PATH, EVALUATION_PATH, Signers, open_evaluation, path_of, value_at
+from mlflow_adk_eval.evalset.models import value_at
+from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, BUNDLE_PATH, EVALUATION_PATH, Signers, open_evaluation, path_of
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.results.outcomes import Verdict

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.models import value_at
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -201,13 +202,8 @@ def _until(above: bytes) -> datetime | None:
 
 
 def _made_at(payload: bytes) -> datetime | None:
-    value: Any = None
-    for path in _TIMES:
-        value = json.loads(payload)  # which was signed, so it is no bomb of strangers
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is not None:
-            break
+    said = json.loads(payload)  # which was signed, so it is no bomb of strangers
+    value = next((found for path in _TIMES if (found := value_at(said, *path)) is not None), None)
     return _time(value) if isinstance(value, str) else None
 
 

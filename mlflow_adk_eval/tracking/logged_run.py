@@ -33,7 +33,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import AdkEvalError, AttestationError, TrackingError, UsageError
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection
-from mlflow_adk_eval.gating.attestation import EvaluatedAgent, evaluation_statement, path_of, sealed
+from mlflow_adk_eval.gating.attestation import evaluation_statement, path_of, sealed
 from mlflow_adk_eval.judge.family import self_preference
 from mlflow_adk_eval.redact import message_of, secrets_of, without_credentials
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Report
@@ -345,15 +345,15 @@ class LoggedRun:
                 bundle.save_briefly(self._pending)
         source, tags, run = self.agent.source, self.agent.tags, self.run
         dirty = tags.get("mlflow.source.git.dirty")
-        agent = EvaluatedAgent(
-            name=self._agent_name,
-            version=self.agent.label,
-            source=source.description,
-            source_sha256=source.sha256,
-            models=source.models,
-            git_commit=tags.get("mlflow.source.git.commit", ""),
-            git_dirty=None if dirty is None else dirty == "true",
-        )
+        agent = {
+            "name": self._agent_name,
+            "version": self.agent.label,
+            "source": source.description,
+            "source_sha256": source.sha256 or None,
+            "models": source.models,
+            "git_commit": tags.get("mlflow.source.git.commit") or None,
+            "git_dirty": None if dirty is None else dirty == "true",
+        }
         statement = evaluation_statement(
             run_id=run.run_id,
             experiment_id=self.experiment_id,

@@ -21,7 +21,7 @@ from mlflow_adk_eval.agents.protocol import Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
-from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part
+from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part, value_at
 
 
 class _Function(BaseModel):
@@ -110,9 +110,7 @@ def _usage(usage: Json) -> Json | None:
 
 
 def _number(usage: Any, *path: str) -> int | None:
-    value = usage
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
+    value = value_at(usage, *path)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -148,11 +148,6 @@ def conversation_from_traces(traces: Any) -> Conversation:
         InputError: if a trace does not say what was said.
         UsageError: if these are no traces, or traces of several sessions.
     """
-    conversation = _one(traces)
-    return conversation.conversation(conversation.turns())
-
-
-def _one(traces: Any) -> TracedConversation:
     those = traces_of(traces)
     if not those:
         raise UsageError("traces: wanted at least one")
@@ -164,7 +159,8 @@ def _one(traces: Any) -> TracedConversation:
         raise UsageError(
             f"traces of {len(runs)} runs of cases, {listed(sorted({key[1] for key in runs}), _MAX_NAMED)}; wanted those of one"
         )
-    return TracedConversation(traces=tuple(sorted(those, key=_place)))
+    conversation = TracedConversation(traces=tuple(sorted(those, key=_place)))
+    return conversation.conversation(conversation.turns())
 
 
 def conversation_key(trace: Trace) -> tuple[str, ...]:
@@ -427,11 +423,9 @@ class _Redactor:
                 return Part(text=f"[{kind}]")
 
     def call(self, call: FunctionCall) -> FunctionCall:
-        return FunctionCall(**_identity(call), args=self.json(call.args or {}))
+        return FunctionCall(**call.model_dump(include={"id", "name"}, exclude_none=True), args=self.json(call.args or {}))
 
     def response(self, response: FunctionResponse) -> FunctionResponse:
-        return FunctionResponse(**_identity(response), response=self.json(response.response or {}))
-
-
-def _identity(part: FunctionCall | FunctionResponse) -> dict[str, Any]:
-    return {name: value for name, value in (("id", part.id), ("name", part.name)) if value is not None}
+        return FunctionResponse(
+            **response.model_dump(include={"id", "name"}, exclude_none=True), response=self.json(response.response or {})
+        )

@@ -199,7 +199,7 @@ def _flat(span: Any) -> Flat:
     """Return a span of MLflow, or its JSON, in which ids are bytes in base64 and attributes are JSON once more."""
     if isinstance(span, Mapping):
         status: Mapping[str, Any] = span.get("status") or {}
-        identity, parent = _hex(span["span_id"]), _hex(span.get("parent_span_id") or "")
+        identity, parent = (base64.b64decode(one or "").hex() for one in (span["span_id"], span.get("parent_span_id")))
         name, start, end = span["name"], span["start_time_unix_nano"], span.get("end_time_unix_nano")
         code, message = str(status.get("code", "")), status.get("message")
         attributes = {key: decoded(value) for key, value in (span.get("attributes") or {}).items()}
@@ -223,10 +223,6 @@ def _flat(span: Any) -> Flat:
         error=message or "",
         attributes=attributes,
     ), parent
-
-
-def _hex(identity: str) -> str:
-    return base64.b64decode(identity).hex()
 
 
 def _trees(flat: Iterable[Flat]) -> tuple[Span, ...]:

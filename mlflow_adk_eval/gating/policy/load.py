@@ -67,7 +67,11 @@ def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -
         name, policy = "policy", parse_policy(dict(source), "policy")
     else:
         name, path = str(source), Path(source)
-        policy = parse_policy(decode_policy(read_text(path, error=PolicyError), path), name, beside=path.parent)
+        text = read_text(path, error=PolicyError)
+        if len(text) > _LARGEST:  # to be written by people
+            raise PolicyError(name, [Problem("$", f"{len(text):,} bytes", f"a policy of at most {_LARGEST:,} bytes")])
+        value = decode_json(text, name) if path.suffix == ".json" else decode_yaml(text, name)
+        policy = parse_policy(value, name, beside=path.parent)
     if misspelt := list(unmeasured(policy)):
         raise PolicyError(name, misspelt)
     return policy
@@ -95,17 +99,6 @@ def unmeasured(policy: Policy, customs: Collection[str] | None = None) -> Iterat
         of_config = "" if customs is None else " from a config given here or in the policy's folder"
         wanted = f"a criterion, a custom metric{of_config}, or one of {', '.join(MEASURES)}"
         yield Problem(path, "a rule on an unknown measure", wanted, did_you_mean(name, known))
-
-
-def decode_policy(text: bytes, path: Path) -> Any:
-    """Return the value in the text of a policy file: JSON where its name says so, else YAML.
-
-    Raises:
-        PolicyError: if it is neither, or too large to be written by people.
-    """
-    if len(text) > _LARGEST:
-        raise PolicyError(str(path), [Problem("$", f"{len(text):,} bytes", f"a policy of at most {_LARGEST:,} bytes")])
-    return decode_json(text, str(path)) if path.suffix == ".json" else decode_yaml(text, str(path))
 
 
 def decode_json(text: bytes, source: str) -> Any:
