@@ -15,7 +15,17 @@ from mlflow.entities import Assessment, AssessmentSource, AssessmentSourceType, 
 from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.analysis.calibration.calibration import CalibratedRun, Calibration, LabelSource, disagreements_of
-from mlflow_adk_eval.analysis.calibration.labels import SAMPLE, Label, LabelError, Reader, Unit, Units, opinions_of, read_label, read_rows
+from mlflow_adk_eval.analysis.calibration.labels import (
+    SAMPLE,
+    Label,
+    LabelError,
+    Unit,
+    Units,
+    opinions_of,
+    read_label,
+    read_labels,
+    read_rows,
+)
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import RubricSettings
@@ -130,14 +140,12 @@ def from_table(table: Table, units: Units) -> tuple[tuple[Label, ...], str, tupl
         what, wanted = row.cells.get(SAMPLE, "nothing"), "the value from `calibrate --sample`, the same in each row"
         raise LabelError(source, [Problem(f"{row.place}, {SAMPLE}", shown(what), wanted)])
     filled = [row for row in rows if row.cells.get("label")] if sample else rows
-    reader = Reader(units)
-    for row in filled:
-        reader.read(row)
-    if reader.problems:
-        raise LabelError(source, reader.problems)
+    found = list(read_labels(filled, units))
+    if problems := [one for one in found if isinstance(one, Problem)]:
+        raise LabelError(source, problems)
     left = len(rows) - len(filled)
     notes = (f"{left} of the {len(rows)} verdicts in the sample are not labelled; the labelled ones represent them",) if left else ()
-    return tuple(reader.labels), Path(source).name, notes, sample
+    return tuple(one for one in found if isinstance(one, Label)), Path(source).name, notes, sample
 
 
 def label_sheet(

@@ -16,14 +16,14 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     JudgeDecision,
     Label,
     LabelError,
-    Reader,
     Unit,
     Units,
     opinions_of,
     read_label,
+    read_labels,
     read_rows,
 )
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import Problem, UsageError
 
 SAFE, MATCH = "safety_v1", "final_response_match_v2"
 SCORE = JudgeDecision(passed=True, threshold=0.8)
@@ -47,11 +47,12 @@ def table(tmp_path: Path, text: str) -> Path:
     return file
 
 
-def read(source: Any, known: Units | None = None) -> Reader:
-    reader = Reader(known or units())
-    for row in read_rows(source)[1]:
-        reader.read(row)
-    return reader
+def read(source: Any, known: Units | None = None) -> list[Label]:
+    return [one for one in read_labels(read_rows(source)[1], known or units()) if isinstance(one, Label)]
+
+
+def problems(source: Any, known: Units | None = None) -> list[Problem]:
+    return [one for one in read_labels(read_rows(source)[1], known or units()) if isinstance(one, Problem)]
 
 
 # One label
@@ -95,9 +96,8 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
         "\ufeffeval_id,run_index,invocation_index,criterion,rubric_id,label,labeller\r\n"
         f'a,0,1,{SAFE},,yes,anna\r\na,,0.0,{SAFE},,"no",\r\n\r\n b ,0,,{SAFE},polite,0,ben\r\na,0,,{SAFE},,pass,anna\r\n',
     )
-    reader = read(file)
-    assert reader.problems == []
-    assert [(one.unit, one.passed, one.labeller) for one in reader.labels] == [
+    assert problems(file) == []
+    assert [(one.unit, one.passed, one.labeller) for one in read(file)] == [
         (unit("a", 1), True, "anna"),
         (unit("a", 0), False, ""),
         (unit("b", 0, rubric_id="polite"), False, "ben"),
@@ -107,12 +107,12 @@ def test_a_table_of_labels(tmp_path: Path) -> None:
 
 def test_rows_may_be_mappings() -> None:
     rows = [{"eval_id": "a", "invocation_index": 1, "criterion": SAFE, "label": True, "rubric_id": None, "run_index": float("nan")}]
-    assert [(one.unit, one.passed) for one in read(rows).labels] == [(unit("a", 1), True)]
+    assert [(one.unit, one.passed) for one in read(rows)] == [(unit("a", 1), True)]
 
 
 def test_a_whole_case_with_a_single_cell_is_that_cell() -> None:
     rows = [{"eval_id": "b", "criterion": SAFE, "label": "yes"}]
-    assert read(rows).labels[0].unit == unit("b", 0)
+    assert read(rows)[0].unit == unit("b", 0)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_a_whole_case_with_a_single_cell_is_that_cell() -> None:
 )
 def test_a_row_that_is_about_nothing_is_told_by_its_column(changes: Mapping[str, str], place: str, message: str) -> None:
     row = {"eval_id": "a", "invocation_index": "0", "criterion": SAFE, "label": "yes", "rubric_id": "", "run_index": "", "run_id": ""}
-    (problem,) = read([row | dict(changes)]).problems
+    (problem,) = problems([row | dict(changes)])
     assert str(problem) == f"$[0], {place}: {message}"
 
 
 def test_all_problems_are_told_at_once_with_their_rows(tmp_path: Path) -> None:
     file = table(tmp_path, f"eval_id,invocation_index,criterion,label\na,0,{SAFE},yes\nx,0,{SAFE},yes\na,0,{SAFE},no\na,1,{SAFE},?\n")
-    assert [str(problem) for problem in read(file).problems] == [
+    assert [str(problem) for problem in problems(file)] == [
         "row 3, eval_id: found 'x'; wanted one of a, b",
         "row 4, label: found a second label for the verdict in row 2; wanted one label per labeller",
         "row 5, label: found '?'; wanted true or false, yes or no, pass or fail, or a score from 0 to 1",
@@ -147,14 +147,14 @@ def test_all_problems_are_told_at_once_with_their_rows(tmp_path: Path) -> None:
 
 def test_two_spellings_of_one_cell_are_a_second_label_too() -> None:
     rows = [{"eval_id": "b", "criterion": SAFE, "label": "yes", "invocation_index": index} for index in ("", "0")]
-    assert "a second label for the verdict in $[0]" in str(read(rows).problems[0])
+    assert "a second label for the verdict in $[0]" in str(problems(rows)[0])
 
 
 def test_of_several_runs_one_must_be_named() -> None:
     known = units(unit("a", 0, run_id="r2"))
     row = {"eval_id": "a", "invocation_index": "0", "criterion": SAFE, "label": "yes"}
-    assert str(read([row], known).problems[0]) == "$[0], run_id: found nothing; wanted one of r1, r2"
-    assert read([row | {"run_id": "r2"}], known).labels[0].unit.run_id == "r2"
+    assert str(problems([row], known)[0]) == "$[0], run_id: found nothing; wanted one of r1, r2"
+    assert read([row | {"run_id": "r2"}], known)[0].unit.run_id == "r2"
 
 
 @pytest.mark.parametrize(

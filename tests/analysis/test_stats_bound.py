@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import bdtr, bdtrc
 
-from mlflow_adk_eval.analysis.stats.bound import chance_at_most, mean_at_least
+from mlflow_adk_eval.analysis.stats.bound import chance_of, mean_at_least
 
 SCORES = st.lists(st.sampled_from([-1.0, -0.5, -0.125, 0.0, 0.25, 1.0]), min_size=1, max_size=40)
+
+
+def chance_at_most(values: Sequence[float], limit: float, *, worst: float) -> float:
+    return chance_of(np.append(values, worst), np.ones(len(values) + 1), limit)
 
 
 @pytest.mark.parametrize("cases", [1, 2, 5, 20, 59, 200, 1000, 4000])

@@ -1,7 +1,7 @@
 """What people say of cells that a judge has decided: as labels, from tables, and of several people put together.
 
 A `Unit` is what one label is about: a cell, a rubric of it, or a whole case. Labels come from MLflow's assessments (in the tracking package)
-or from the rows of a table; `Reader` resolves a row to a unit and collects everything that is wrong with the table. `opinions_of` then puts
+or from the rows of a table; `read_labels` resolves each row to a unit, or says what is wrong with it. `opinions_of` then puts
 the latest label of each person together into one `Opinion` of each unit.
 """
 
@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -248,53 +248,35 @@ class Units:
         }
 
 
-class Reader:
-    """Turns the rows of a table into labels, and remembers what is wrong with them."""
-
-    def __init__(self, units: Units) -> None:
-        """Read labels of `units`."""
-        self.labels: list[Label] = []
-        self.problems: list[Problem] = []
-        self._units = units
-        place, spelt = attrgetter(*PLACE), {unit: unit for unit in units.judged} | dict(units.aliases)  # each way to call a unit
-        self._known = {tuple("" if at is None else str(at) for at in place(spelling)): unit for spelling, unit in spelt.items()}
-        self._runs = list(dict.fromkeys(key[0] for key in self._known))
-        self._seen: dict[tuple[Unit, str], str] = {}
-
-    def read(self, row: LabelRow) -> None:
-        """Add the label of a row, or what is wrong with it."""
-        unit = self._unit(row)
-        if unit is None:
-            return
-        text, labeller = row.cells.get("label", ""), row.cells.get("labeller", "")
-        passed = read_label(text, self._units.judged[unit])
-        earlier = self._seen.setdefault((unit, labeller), row.place)
-        if earlier != row.place:
-            self._amiss(row, "label", f"a second label for the verdict in {earlier}", "one label per labeller")
-        elif isinstance(passed, str):
-            self._amiss(row, "label", shown(text) if text else "nothing", passed)
-        else:
-            self.labels.append(Label(unit=unit, passed=passed, labeller=labeller))
-
-    def _amiss(self, row: LabelRow, column: str, found: str, wanted: str, hint: str = "") -> None:
-        self.problems.append(Problem(f"{row.place}, {column}", found, wanted, hint))
-
-    def _unit(self, row: LabelRow) -> Unit | None:
-        """Return what a row is about; ``None`` where that is nothing, of which the first wrong column is told."""
-        default = {"run_id": self._runs[0] if len(self._runs) == 1 else "", "run_index": "0"}
+def read_labels(rows: Iterable[LabelRow], units: Units) -> Iterator[Label | Problem]:
+    """Yield the label in each row of a table, or what is wrong with it."""
+    place, spelt = attrgetter(*PLACE), {unit: unit for unit in units.judged} | dict(units.aliases)  # each way to call a unit
+    known = {tuple("" if at is None else str(at) for at in place(spelling)): unit for spelling, unit in spelt.items()}
+    runs = dict.fromkeys(key[0] for key in known)
+    default = {"run_id": next(iter(runs)) if len(runs) == 1 else "", "run_index": "0"}
+    seen: dict[tuple[Unit, str], str] = {}
+    for row in rows:
         key = tuple(row.cells.get(column, default.get(column, "")) for column in PLACE)
-        if key in self._known:
-            return self._known[key]
-        left = list(self._known)
-        for number, (column, given) in enumerate(zip(PLACE, key, strict=True)):
-            matching = [other for other in left if other[number] == given]
-            if not matching:
-                known = list(dict.fromkeys(other[number] for other in left))
-                hint = did_you_mean(given, known) if given else ""
-                names = [name or "an empty cell" for name in known]
-                more = f" or another of these {len(names)}" if len(names) > _MOST_NAMED else ""
-                wanted = f"{'one of ' if len(names) > 1 else ''}{', '.join(names[:_MOST_NAMED])}{more}"
-                self._amiss(row, column, shown(given) if given else "nothing", wanted, hint)
-                break
-            left = matching
-        return None
+        if (unit := known.get(key)) is None:
+            yield _about_nothing(row, key, known)
+            continue
+        text, labeller = row.cells.get("label", ""), row.cells.get("labeller", "")
+        passed = read_label(text, units.judged[unit])
+        earlier = seen.setdefault((unit, labeller), row.place)
+        if earlier != row.place:
+            yield Problem(f"{row.place}, label", f"a second label for the verdict in {earlier}", "one label per labeller")
+        elif isinstance(passed, str):
+            yield Problem(f"{row.place}, label", shown(text) if text else "nothing", passed)
+        else:
+            yield Label(unit=unit, passed=passed, labeller=labeller)
+
+
+def _about_nothing(row: LabelRow, key: tuple[str, ...], known: Collection[tuple[str, ...]]) -> Problem:
+    """Return the first column of a row with which it is about nothing, and what that may be beside the columns before it."""
+    number = next(place for place in range(len(key)) if all(other[: place + 1] != key[: place + 1] for other in known))
+    given, possible = key[number], list(dict.fromkeys(other[number] for other in known if other[:number] == key[:number]))
+    names = [name or "an empty cell" for name in possible]
+    more = f" or another of these {len(names)}" if len(names) > _MOST_NAMED else ""
+    wanted = f"{'one of ' if len(names) > 1 else ''}{', '.join(names[:_MOST_NAMED])}{more}"
+    hint = did_you_mean(given, possible) if given else ""
+    return Problem(f"{row.place}, {PLACE[number]}", shown(given) if given else "nothing", wanted, hint)

@@ -32,20 +32,6 @@ _LOOKS = 60
 _CLOSE, _FAR = 1e-10, -50.0
 
 
-def chance_at_most(values: Sequence[float], limit: float, *, worst: float) -> float:
-    """Return the p-value of that the true mean is at most a limit.
-
-    Args:
-        values: one for each case, none below `worst`.
-        limit: the mean in question.
-        worst: the least value that a case may have.
-
-    >>> round(chance_at_most([0.0] * 59, -0.05, worst=-1.0), 4), round(0.95**59, 4)
-    (0.0485, 0.0485)
-    """
-    return chance_of(*_counted(values, worst), limit)
-
-
 def mean_at_least(values: Sequence[float], confidence: float, *, worst: float) -> float:
     """Return what the true mean is at least, with some confidence.
 
@@ -81,7 +67,7 @@ def chance_of(values: Any, counts: Any, limit: float) -> float:
         counts: how many cases have each; parts of cases are possible.
         limit: the mean in question.
     """
-    import numpy as np  # noqa: PLC0415 - as above
+    import numpy as np  # noqa: PLC0415 - some time to import, needed only where runs are compared
 
     apart = values - limit
     if apart.max() <= 0:
@@ -119,7 +105,7 @@ def chance_of(values: Any, counts: Any, limit: float) -> float:
 
 def _counted(values: Sequence[float], worst: float) -> tuple[Any, Any]:
     """Return the distinct values with how many cases have each, the imagined one among them."""
-    import numpy as np  # noqa: PLC0415 - some time to import, needed only where runs are compared
+    import numpy as np  # noqa: PLC0415 - as above
 
     counts = Counter(round(value, _DIGITS) for value in values)
     found = np.array(sorted(counts), dtype=float)
