@@ -29,7 +29,8 @@ JSON = {"content-type": "application/json"}
 
 def app_of(decide: Callable[..., Any], **settings: Any) -> Any:
     bench = LocalBackend(judging=JudgeSession(JudgeSetup(judge=decide)), settings=voting_settings(1))
-    return application(bench, **({"token": "", "max_body": 1000, "concurrency": 4} | settings))
+    given: dict[str, Any] = {"token": "", "max_body": 1000, "concurrency": 4} | settings
+    return application(bench, **given)
 
 
 def answered(decide: Callable[..., Any], method: str = "POST", path: str = PATH, **given: Any) -> httpx.Response:
