@@ -21,7 +21,7 @@ from simulation import ALPHA, CONFIDENCE, by_case, luck_of
 from mlflow_adk_eval.analysis.drift import PLANNED, changes_of
 from mlflow_adk_eval.analysis.stats import compare_paired
 from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
-from mlflow_adk_eval.analysis.stats.bound import chance_at_most
+from mlflow_adk_eval.analysis.stats.bound import chance_of
 from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.rules.attempts import share_of
@@ -62,7 +62,9 @@ def verdict_before(worse: int, better: int, cases: int) -> str:
 @lru_cache(None)
 def excluded(worse: int, better: int, cases: int) -> float:
     """Return the error from which on `verdict` says *passed*: there are too many errors that are spent to ask for each."""
-    return chance_at_most([-1.0] * worse + [1.0] * better + [0.0] * (cases - worse - better), -MAX_DROP, worst=-1.0)
+    imagined = 1  # beside the cases, one that came to the worst
+    values, counts = np.unique([-1.0] * (worse + imagined) + [1.0] * better + [0.0] * (cases - worse - better), return_counts=True)
+    return chance_of(values, counts, -MAX_DROP)
 
 
 def _tail(worse: int, changed: int) -> float:
