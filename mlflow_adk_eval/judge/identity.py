@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import anyio
 
+from mlflow_adk_eval.judge.client import JudgeClient
 from mlflow_adk_eval.judge.protocol import Answers, ResolvedJudge, Unavailable, reached
 
 
@@ -72,3 +73,17 @@ class Identity:
             if account and (before != fingerprint or not account.body):
                 await reached(answers, lambda: answers.set_account(name, json.dumps(fingerprint), version=account.version))
         self._fingerprint = fingerprint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedModel:
+    """A model with its settings, as what is asked of it needs it."""
+
+    judge: ResolvedJudge
+    client: JudgeClient
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """``judge_model_config`` or ``model_configuration``."""
+    identity: Identity
+    """What its answers are kept under."""
+    prompts: dict[str, str] = field(default_factory=dict[str, str])
+    """The hash of each prompt that was used, by its name and version."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mlflow_adk_eval.config.eval_config import GENERATION, EvalConfig, endpoints_in
@@ -20,7 +20,7 @@ from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, UsageError, did_you_mean
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import VERTEX, host_of, is_among, named_at
-from mlflow_adk_eval.judge.identity import Identity
+from mlflow_adk_eval.judge.identity import AskedModel, Identity
 from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.protocol import Answer, Judge, ResolvedJudge
 from mlflow_adk_eval.judge.providers.resolve import resolve_judge
@@ -39,21 +39,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Voter:
+class Voter(AskedModel):
     """One judge with its settings, which answers a question with a vote."""
 
-    judge: ResolvedJudge
-    client: JudgeClient
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """``judge_model_config``."""
-    identity: Identity
-    """What its answers are kept under."""
     rejudge_failed: bool = False
     """Whether to ask again where the ledger's answer cannot be read."""
     variant: PromptVariant = "standard"
     """How questions are asked."""
-    prompts: dict[str, str] = field(default_factory=dict[str, str])
-    """The hash of each prompt that was used, by its name and version."""
     fresh: str = ""
     """What its answers are kept apart under from those to equal questions; empty: nothing."""
 

@@ -10,15 +10,15 @@ import hashlib
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.models import canonical_json
-from mlflow_adk_eval.judge.client import CallResult, JudgeClient
-from mlflow_adk_eval.judge.identity import Identity
+from mlflow_adk_eval.judge.client import CallResult
+from mlflow_adk_eval.judge.identity import AskedModel
 from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
-from mlflow_adk_eval.judge.protocol import Answer, Request, ResolvedJudge
+from mlflow_adk_eval.judge.protocol import Answer, Request
 from mlflow_adk_eval.judge.question import decoded, object_of
 
 STOP_SIGNAL = "</finished>"
@@ -77,18 +77,8 @@ class UserPrompt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UserModel:
-    """A model that plays users."""
-
-    judge: ResolvedJudge
-    """Whoever answers requests in JSON can play a user as well as judge."""
-    client: JudgeClient
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """``model_configuration``."""
-    identity: Identity
-    """What its answers are kept under."""
-    prompts: dict[str, str] = field(default_factory=dict[str, str])
-    """The hash of each prompt that was used, by its name and version."""
+class UserModel(AskedModel):
+    """A model that plays users: whoever answers requests in JSON can do that as well as judge."""
 
     async def ask(self, prompt: UserPrompt, place: Sequence[str | int], *, again: bool = False) -> CallResult:
         """Return the model's answer, or why there is none.
