@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -188,7 +188,7 @@ def application(bench: LocalBackend | VertexBackend, *, token: str, max_body: in
             Route("/openapi.json", _saying(described), methods=["GET"]),
         ],
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
+        exception_handlers={HTTPException: _told, Exception: _told},
     )
     app.router.redirect_slashes = False
     return app
@@ -265,14 +265,11 @@ def _saying(content: Json) -> Any:
     return say
 
 
-async def _refused(_: Request, refused: Exception) -> Response:
-    refused = cast("HTTPException", refused)
-    detail = _NO_PATH if refused.status_code == HTTPStatus.NOT_FOUND else refused.detail
-    return _error(refused.status_code, detail, refused.headers)
-
-
-async def _failed(_: Request, __: Exception) -> Response:
-    return _error(500, "the server failed; see its log")
+async def _told(_: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        return _error(500, "the server failed; see its log")
+    detail = _NO_PATH if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+    return _error(error.status_code, detail, error.headers)
 
 
 def _error(code: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
