@@ -167,9 +167,9 @@ _CLOSING_S = 10.0
 class Waiting:
     """The results of jobs: those that were announced are had side by side, any other when it is asked for."""
 
-    def __init__(self, cases: Cases) -> None:
-        """Begin with nothing announced."""
-        self.cases = cases
+    def __init__(self, cases: Cases, resources: ExitStack) -> None:
+        """Begin with nothing announced; `resources`: what the cases need, to be given back in the end."""
+        self.cases, self._resources = cases, resources
         self._coming: dict[JobKey, Future[ExecutedCase]] = {}
         self._under_way: dict[anyio.CancelScope, anyio.Event] = {}
         self._thread: threading.Thread | None = None
@@ -200,6 +200,7 @@ class Waiting:
         BACKGROUND.call(self._end)
         if self._thread:
             self._thread.join(_CLOSING_S)
+        self._resources.close()
 
     def _have(self, jobs: Sequence[Job], coming: dict[JobKey, Future[ExecutedCase]]) -> None:
         async def work(index: int) -> None:
@@ -238,15 +239,6 @@ _LINE = "adk_case"
 _JUDGING, _SIMULATING = "adk_judging", "adk_simulating"
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """An agent and judges that can be used."""
-
-    agent: Agent
-    waiting: Waiting
-    resources: ExitStack
-
-
 class PytestSession:
     """The plugin that is registered where there is an agent."""
 
@@ -254,7 +246,7 @@ class PytestSession:
         """Take the options; nothing is loaded before the first case runs."""
         self.options = options
         self._config = config
-        self._ready: _Ready | AdkEvalError | None = None
+        self._ready: Waiting | AdkEvalError | None = None
         # A case may only begin when its test does where the session may end before, or others share the work.
         self._announced = any(config.getoption(name, None) for name in ("maxfail", "stepwise")) or hasattr(config, "workerinput")
         self._items: list[EvalCaseItem] = []
@@ -267,11 +259,11 @@ class PytestSession:
         Raises:
             AdkEvalError: if the agent cannot be loaded, a judge cannot be had, or a criterion cannot be applied.
         """
-        self._usable().waiting.cases.evaluation(file)
+        self._usable().cases.evaluation(file)
 
     def finished(self, item: EvalCaseItem) -> ExecutedCase:
         """Return what came of an item's case. The first to ask begins with those of all items that will be asked for."""
-        waiting = self._usable().waiting
+        waiting = self._usable()
         if not self._announced:
             self._announced = True
             waiting.announce([other.job for other in self._items if self._will_run(other)])
@@ -279,7 +271,7 @@ class PytestSession:
         self._done[item.job.key] = item.job, found
         return found
 
-    def _usable(self) -> _Ready:
+    def _usable(self) -> Waiting:
         if self._ready is None:
             try:
                 options = self.options
@@ -289,7 +281,7 @@ class PytestSession:
                 with ExitStack() as resources:
                     setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
                     executor = CaseExecutor(agent, Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator))
-                    self._ready = _Ready(agent, Waiting(Cases(executor)), resources.pop_all())
+                    self._ready = Waiting(Cases(executor), resources.pop_all())
             except AdkEvalError as error:
                 self._ready = error
         if isinstance(self._ready, AdkEvalError):
@@ -364,11 +356,11 @@ class PytestSession:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End everything, and hand over what there is."""
-        ready = self._ready if isinstance(self._ready, _Ready) else None
-        if ready:
-            ready.waiting.close()
-            ready.resources.close()
-        judges = ready.waiting.cases.executor.judges if ready else None
+        executor = None
+        if isinstance(self._ready, Waiting):
+            self._ready.close()
+            executor = self._ready.cases.executor
+        judges = executor.judges if executor else None
         usage, simulating = (judges.usage(), judges.simulating()) if judges else (None, None)
         to_controller: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if to_controller is not None:
@@ -377,12 +369,12 @@ class PytestSession:
             return
         self._results.usages += [usage] if usage else []
         self._results.simulations += [simulating] if simulating else []
-        if ready and self.options.experiment:
+        if executor and self.options.experiment:
             done = list(self._done.values())
             try:
                 # MLflow's own are no fault of these tests, which may treat warnings as errors.
                 with warnings.catch_warnings(action="ignore"):
-                    self._results.note(log_results(self._results, done, agent=ready.agent, experiment=self.options.experiment))
+                    self._results.note(log_results(self._results, done, agent=executor.agent, experiment=self.options.experiment))
             except AdkEvalError as error:
                 self._results.note(f"NOT logged in MLflow: {error}", bad=True)
                 session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
