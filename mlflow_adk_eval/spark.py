@@ -7,7 +7,7 @@ parts in order and logs them as `mlflow_adk_eval.evaluate` logs a run: the gate 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -117,27 +117,22 @@ def evaluate(
     with reaching_mlflow("the run could not be started", HASTY):  # before the cluster works for nothing
         experiment_of(client, target.experiment, inherited=target.parent.info.experiment_id if target.parent else None)
     place = f"{str(out).rstrip('/')}/adk_eval_{job}"
-    folder = Folder(place)
-    with_runs: list[DataFrame] = []
-    try:
-        remarks: list[str] = []
+    folder, remarks = Folder(place), list[str]()
+    with ExitStack() as at_end:
+        at_end.callback(folder.remove)
         if eval_set is not None:
             loaded = load_inputs(eval_set, chosen)[0]
             runs, eval_set_id = _runs_in_traces(df, loaded, remarks), loaded.eval_set_id
-            with_runs.append(runs)
+            at_end.callback(runs.unpersist)
             df = _rows_of(runs, loaded)
         # All criteria that some case may have, in the order of their columns.
         names = tuple(dict.fromkeys((*chosen.by_criterion, *CRITERIA.informative)))
         num_runs, rows = _scored(df, Scoring(chosen, names, source=eval_set_id, judges=judges if judged else None), place)
         source = _Parts(folder, tuple(rows), eval_set_id, tuple(remarks))
         how = Options(num_runs=num_runs, judges=judges if judged else JudgeSetup())
-        with opened(judges.ledger if judged else False) as ledger:
-            evaluation = LoggedEvaluation(streamed(source), Recording({}), chosen, how, target, ledger, engine=partial(_take, source))
-            return evaluation.execute()[0]
-    finally:
-        folder.remove()
-        for runs in with_runs:
-            runs.unpersist()
+        ledger = at_end.enter_context(opened(judges.ledger if judged else False))
+        evaluation = LoggedEvaluation(streamed(source), Recording({}), chosen, how, target, ledger, engine=partial(_take, source))
+        return evaluation.execute()[0]
 
 
 def frame_of(path: str) -> DataFrame:
