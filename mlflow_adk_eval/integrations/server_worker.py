@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,21 +16,13 @@ from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepositor
 from mlflow.utils.uri import append_to_uri_path, validate_path_is_safe
 
 
-@dataclass(frozen=True, slots=True)
-class ServerWorker:
-    """What a worker serves."""
+def server_worker() -> tuple[Any, str, str]:
+    """Return what the worker in which this is called serves, whose artifacts can be read from then on without a request to the server itself.
 
-    app: Any
-    """MLflow's own application, for FastAPI."""
-    store_uri: str
-    prefix: str
-    """The path below which the server has all of its pages; empty: none."""
-
-
-def server_worker() -> ServerWorker:
-    """Return the worker in which this is called, whose artifacts can be read from then on without a request to the server itself."""
+    That is MLflow's own application, for FastAPI, the URI of its store, and the path below which the server has all of its pages; empty: none.
+    """
     _artifact_repository_registry.register("mlflow-artifacts", _own_artifacts)
-    return ServerWorker(mlflow_app, os.environ[BACKEND_STORE_URI_ENV_VAR], os.environ.get(STATIC_PREFIX_ENV_VAR, "").rstrip("/"))
+    return mlflow_app, os.environ[BACKEND_STORE_URI_ENV_VAR], os.environ.get(STATIC_PREFIX_ENV_VAR, "").rstrip("/")
 
 
 def _own_artifacts(artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> Any:

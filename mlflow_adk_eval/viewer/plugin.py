@@ -37,9 +37,9 @@ def app() -> Any:
     from mlflow_adk_eval.viewer.app import ViewOptions, application  # noqa: PLC0415
     from mlflow_adk_eval.viewer.store import RunStore  # noqa: PLC0415
 
-    worker = server_worker()
-    options = ViewOptions(mlflow_url=f"{worker.prefix}/")
-    viewer = application(RunStore(worker.store_uri), options, hosts=["*"])  # MLflow's own middleware checks the host
-    path = f"{worker.prefix}{PATH}"
-    worker.app.router.routes[:0] = [Route(path, lambda _: RedirectResponse(f"{path}/")), Mount(path, viewer)]
-    return worker.app
+    mlflow_app, store_uri, prefix = server_worker()
+    options = ViewOptions(mlflow_url=f"{prefix}/")
+    viewer = application(RunStore(store_uri), options, hosts=["*"])  # MLflow's own middleware checks the host
+    path = f"{prefix}{PATH}"
+    mlflow_app.router.routes[:0] = [Route(path, lambda _: RedirectResponse(f"{path}/")), Mount(path, viewer)]
+    return mlflow_app
