@@ -51,7 +51,7 @@ def from_config(config: ConfigSource = None, **judging: Unpack[JudgeArgs]) -> li
     from mlflow_adk_eval.integrations.classic_metrics import metric_of  # noqa: PLC0415 - mlflow takes seconds
 
     criteria = scoring(config, **judging)
-    return [metric_of(criteria, name) for name in criteria.criteria]
+    return [metric_of(criteria, name) for name in criteria.config.by_criterion]
 
 
 def thresholds(

@@ -17,7 +17,7 @@ from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, Span
 from mlflow.tracing import disable_notebook_display
 from pydantic import TypeAdapter
 
-from mlflow_adk_eval.agents.protocol import Limits
+from mlflow_adk_eval.agents.protocol import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
@@ -78,12 +78,7 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
         # MLflow finds a row's trace by the span that is open here, and by no span of the agent's.
         with mlflow.start_span(name=player.name, span_type=SpanType.AGENT) as root:
             root.set_inputs(storable(inputs, secrets))
-            played = tried.pop(key, None)
-            if played is None:
-                try:
-                    played = BACKGROUND.call(partial(conversation_with, player, case_of(inputs)))
-                except EvalSetError as error:
-                    played = Conversation(actual=(), error=str(error))
+            played = tried.pop(key, None) or BACKGROUND.call(partial(_played, player, partial(case_of, inputs)))
             if isinstance(root, NoOpSpan):  # nothing is traced while MLflow tries the function out
                 tried.clear()
                 tried[key] = played
@@ -102,6 +97,14 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
     return predict
 
 
+async def _played(player: Agent, read: Callable[[], EvalCase]) -> Conversation:
+    """Return the conversation on the case that is read; where it cannot be read, that is its error."""
+    try:
+        return await conversation_with(player, read())
+    except EvalSetError as error:
+        return Conversation(actual=(), error=str(error))
+
+
 def _record(root: LiveSpan, played: Conversation, secrets: Secrets) -> None:
     """Add a span for each turn and, in it, for each tool call. When a tool was called is not known, so those take no time."""
     began_ns, failure = root.start_time_ns, SpanStatus(SpanStatusCode.ERROR, storable_text(played.error, secrets))
@@ -114,11 +117,7 @@ def _record(root: LiveSpan, played: Conversation, secrets: Secrets) -> None:
             args = storable(dict(call.args or {}), secrets)
             tool = start(call.name or "tool", span_type=SpanType.TOOL, parent_span=span, inputs=args)
             tool.end(outputs=storable(answer.response, secrets) if answer else None, end_time_ns=began_ns)
-        span.end(
-            outputs=storable({"final_response": turn.final_text}, secrets),
-            status=failure if failed else None,
-            end_time_ns=ended_ns,
-        )
+        span.end(outputs=storable({"final_response": turn.final_text}, secrets), status=failure if failed else None, end_time_ns=ended_ns)
         began_ns = ended_ns
     if played.error:
         root.set_status(failure)  # pyright: ignore[reportArgumentType] - as its docstring says
@@ -165,10 +164,7 @@ def model_fn(
 
         async def work(index: int) -> None:
             cells = {name: plain(value) for name, value in rows[index].items() if not is_missing(value)}
-            try:
-                conversation = await conversation_with(player, _case(cells, f"row {index + 1}"))
-            except EvalSetError as error:
-                conversation = Conversation(actual=(), error=str(error))
+            conversation = await _played(player, partial(_case, cells, f"row {index + 1}"))
             outputs[index] = storable(outputs_of(conversation), secrets)
 
         BACKGROUND.call(lambda: each(work, range(len(rows)), limit=concurrency))

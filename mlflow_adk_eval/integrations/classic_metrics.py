@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
 
@@ -172,15 +171,8 @@ _LOWER_IS_BETTER = {"judge_flip_rate"}
 _IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "baseline", "calibration", "prices"}
 """The keys of a policy that metrics stand for, and those that only say how rules decide. Any other is a demand that would be lost."""
 _UNKNOWN_HERE = {"flaky_rate", "cost", "judge_tokens", "judge_calls"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """One thing that a rule demands of a metric."""
-
-    greater_is_better: bool
-    value: float | None
-    """``None``: to be no worse than the baseline's."""
+_Bound = tuple[bool, float | None]
+"""One thing that a rule demands of a metric: whether greater is better, and the value; ``None``: to be no worse than the baseline's."""
 
 
 def thresholds_of_config(config: EvalConfig) -> dict[str, MetricThreshold]:
@@ -218,9 +210,9 @@ def thresholds_of_policy(
         bounds = list(_bounds(rule, higher, None if baseline is None else baseline.metrics.get(name or "")))
         problems += _rule_problems(rule, f"$.rules.{measure}", name, bounds)
         if name is not None and bounds and rule.use in (None, "mean"):
-            up = bounds[0].greater_is_better  # the strictest of the bounds that look the same way as the first
-            values = [bound.value for bound in bounds if bound.greater_is_better == up and bound.value is not None]
-            is_compared = any(bound.value is None and bound.greater_is_better == up for bound in bounds)
+            up = bounds[0][0]  # the strictest of the bounds that look the same way as the first
+            values = [value for greater_is_better, value in bounds if greater_is_better == up and value is not None]
+            is_compared = (up, None) in bounds
             strictest = float(max(values) if up else min(values)) if values else None
             thresholds[name] = MetricThreshold(threshold=strictest, min_relative_change=0.0 if is_compared else None, greater_is_better=up)
     if problems and not lossy:
@@ -252,7 +244,7 @@ def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Boun
         yield Problem(f"{at}.range", "a range for single cases", _WANTED)
     if rule.use not in (None, "mean"):
         yield Problem(f"{at}.use", f"a bound of an interval ({rule.use})", _WANTED)
-    if len({bound.greater_is_better for bound in bounds}) > 1:
+    if len({greater_is_better for greater_is_better, _ in bounds}) > 1:
         yield Problem(at, "both a min and a max", f"{_WANTED}: one bound for each metric")
     if rule.max_drop is not None and rule.use is None:
         yield Problem(f"{at}.max_drop", "a drop tested for significance", f"{_WANTED}: a comparison of means, with `use: mean`")
@@ -263,10 +255,10 @@ def _rule_problems(rule: Rule, at: str, name: str | None, bounds: Sequence[_Boun
 def _bounds(rule: Rule, greater_is_better: bool, before: float | None) -> Iterator[_Bound]:
     """Yield what a rule demands of its metric, given the baseline's value; an allowed drop from an unknown value demands nothing."""
     if rule.min is not None:
-        yield _Bound(greater_is_better=True, value=rule.min)
+        yield True, rule.min
     if rule.max is not None:
-        yield _Bound(greater_is_better=False, value=rule.max)
+        yield False, rule.max
     if rule.max_drop is not None and before is not None:
-        yield _Bound(greater_is_better, before - rule.max_drop if greater_is_better else before + rule.max_drop)
+        yield greater_is_better, before - rule.max_drop if greater_is_better else before + rule.max_drop
     elif rule.max_drop == 0:
-        yield _Bound(greater_is_better, None)
+        yield greater_is_better, None

@@ -287,12 +287,7 @@ class RowScorer(CriterionScorer):
     """One criterion, asked of each row."""
 
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride] - MLflow passes the arguments that are named
-        self,
-        *,
-        inputs: Any = None,
-        outputs: Any = None,
-        expectations: dict[str, Any] | None = None,
-        trace: Trace | None = None,
+        self, *, inputs: Any = None, outputs: Any = None, expectations: dict[str, Any] | None = None, trace: Trace | None = None
     ) -> Feedback | None:
         """Return what the criterion makes of a row; ``None`` where the config does not ask for it in this case."""
         return self._feedback(lambda: row_of_record(inputs, outputs, expectations, trace))
@@ -362,8 +357,7 @@ def scorers_of(config: EvalConfig, judging: JudgeArgs, *, session_level: bool = 
     shared = Shared(config, judging)
     shared.warn(stacklevel=4)
     scorers: list[Scorer] = []
-    for name in shared.scoring.criteria:
-        settings = config.by_criterion[name][0]
+    for name, (settings, *_) in config.by_criterion.items():
         kind = SessionScorer if session_level else RowScorer
         scorer = kind(name=assessment_name(name), criterion=name, settings=settings.model_dump(mode="json", exclude_none=True))
         scorers.append(scorer.sharing(shared))

@@ -121,11 +121,6 @@ class RowScoring:
         """Return itself: a copy of a metric asks the same judges within the same limits."""
         return self
 
-    @property
-    def criteria(self) -> tuple[str, ...]:
-        """The names of the criteria, in the order of the config."""
-        return tuple(self.config.by_criterion)
-
     def concerns(self, case: EvalCase, criterion: str) -> bool:
         """Whether the config asks for a criterion in a case; else `evaluate` has no result of it either."""
         return criterion in self.config.planned(case)

@@ -58,7 +58,8 @@ class TestSameAsScore:
         ]
 
     def test_criteria_are_in_the_order_of_the_config(self) -> None:
-        assert quick(ScriptedJudge("valid"), CONFIG).criteria == (TRAJECTORY, RESPONSE, MATCH, "tool_call_count_v1")
+        names = list(quick(ScriptedJudge("valid"), CONFIG).config.by_criterion)
+        assert names == [TRAJECTORY, RESPONSE, MATCH, "tool_call_count_v1"]
 
     def test_an_efficiency_metric_may_be_asked_for_as_information(self) -> None:
         (found,) = quick(None, {"criteria": {RESPONSE: 0.5}}).results([row(case("a", turn("x", call("t"))))], "tool_call_count_v1")

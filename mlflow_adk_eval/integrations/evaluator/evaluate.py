@@ -329,9 +329,4 @@ class LoggedParquet(_Late, ParquetEvaluationArtifact):  # type: ignore[misc]
     """A folder of the run's parts, such as the votes."""
 
 
-_KINDS: Mapping[str, type[EvaluationArtifact]] = {
-    ".json": LoggedJson,
-    ".parquet": LoggedParquet,
-    ".html": LoggedText,
-    ".diff": LoggedText,
-}
+_KINDS: Mapping[str, type[EvaluationArtifact]] = {".json": LoggedJson, ".parquet": LoggedParquet, ".html": LoggedText, ".diff": LoggedText}
