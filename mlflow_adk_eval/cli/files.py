@@ -7,8 +7,7 @@ command uses for that kind, so that what is valid here is valid there. Only that
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +101,7 @@ def _custom_metrics(files: Sequence[str]) -> set[str]:
     return names
 
 
-def validate_file(file: Path, customs: AbstractSet[str] = frozenset()) -> dict[str, str]:
+def validate_file(file: Path, customs: Collection[str] = frozenset()) -> dict[str, str]:
     """Return what a file is and holds, as ``kind`` and ``summary``.
 
     Args:
@@ -188,7 +187,7 @@ def _validate_config(head: Any, file: Path) -> dict[str, str]:
     return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
 
 
-def _validate_policy(file: Path, customs: AbstractSet[str]) -> dict[str, str]:
+def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
     from mlflow_adk_eval.gating.policy.load import load_policy, unmeasured  # noqa: PLC0415
 
     policy = load_policy(file)
@@ -250,11 +249,8 @@ def generate(  # noqa: PLR0913 - as many options
     from mlflow_adk_eval.runner.evaluation import wait  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    subject, setup, writer = (
-        resolve_agent(shared.agent_path(agent)),
-        judge_setup(**shared.arguments(spending)),
-        model_or_object(model, "--model"),
-    )
+    subject, setup = resolve_agent(shared.agent_path(agent)), judge_setup(**shared.arguments(spending))
+    writer = model_or_object(model, "--model")
     with opened(setup.ledger) as ledger:
         asking = replace(setup, answers=ledger)
         generated = wait(lambda: generated_cases(subject, writer, asking, count=count, instruction=instruction, context=context))
@@ -309,14 +305,7 @@ def _accept(named: str, *, as_json: bool) -> None:
 @shared.force_option
 @shared.mlflow_options
 def capture(
-    *,
-    trace_ids: tuple[str, ...],
-    output: Path,
-    force: bool,
-    redact: str | None,
-    eval_set_id: str | None,
-    as_json: bool,
-    **options: Any,
+    *, trace_ids: tuple[str, ...], output: Path, force: bool, redact: str | None, eval_set_id: str | None, as_json: bool, **options: Any
 ) -> None:
     """Turn traces into an eval set, one case per session.
 
@@ -391,13 +380,7 @@ def create(agent: str, eval_set_id: str, *, eval_storage_uri: str | None, as_jso
 @shared.storage_option
 @shared.json_option
 def add_eval_case(
-    agent: str,
-    eval_set_id: str,
-    *,
-    scenarios_file: Path,
-    session_input_file: Path | None,
-    eval_storage_uri: str | None,
-    as_json: bool,
+    agent: str, eval_set_id: str, *, scenarios_file: Path, session_input_file: Path | None, eval_storage_uri: str | None, as_json: bool
 ) -> None:
     """Add a case to an eval set for each scenario in a file.
 

@@ -6,8 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
@@ -89,11 +88,8 @@ def init(  # noqa: PLR0913 - as many options
     give --yes.
     """
     asks = sys.stdin.isatty() and sys.stdout.isatty()
-    given: dict[str, Any] = {
-        option: value
-        for option, value in {"examples": [_example(text) for text in examples], "existing": existing, **sources}.items()
-        if value
-    }
+    sources |= {"examples": [_example(text) for text in examples], "existing": existing}
+    given = {option: value for option, value in sources.items() if value}
     if len(given) > 1:
         raise UsageError(f"give cases with one of {_SOURCES}")
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415
@@ -103,9 +99,8 @@ def init(  # noqa: PLR0913 - as many options
     address = agent or only_agent(asks=asks and "traces" not in given, needed="traces" not in given)
     with aside(agent_output) as output:
         resolved = resolve_agent(agent_path(address)) if address else None
-        if (
-            isinstance(resolved, adk_eval.Recording) and address and (":" not in address or "/" in address)
-        ):  # module:attribute may be traces
+        named_file = address and (":" not in address or "/" in address)  # module:attribute may be traces
+        if isinstance(resolved, adk_eval.Recording) and named_file:
             raise UsageError(f"{address} is a recording; name the agent, and pass this file with --recording")
         if not given:
             with output.paused():
@@ -270,10 +265,8 @@ def _chosen(agent: str, *, asks: bool) -> dict[str, Any]:
     elif len(found) == 1:
         return {"existing": found[0]}
     elif not asks:
-        several = (
-            f"found several eval sets: {', '.join(names)}; name one with --eval-set" if found else f"give cases with one of {_SOURCES}"
-        )
-        raise UsageError(several)
+        several = f"found several eval sets: {', '.join(names)}; name one with --eval-set"
+        raise UsageError(several if found else f"give cases with one of {_SOURCES}")
     return {"examples": _ask_for_examples()}
 
 
@@ -323,7 +316,7 @@ def _eval_set(
     return eval_set, frozenset(eval_set.eval_ids) - typed
 
 
-def _reviewed(eval_set: adk_eval.EvalSet, recorded: AbstractSet[str], *, asks: bool, keeps_all: bool) -> adk_eval.EvalSet:
+def _reviewed(eval_set: adk_eval.EvalSet, recorded: Collection[str], *, asks: bool, keeps_all: bool) -> adk_eval.EvalSet:
     """Show what the agent did in each recorded case, and return those that become expectations; unasked, they are tagged for a review.
 
     Raises:

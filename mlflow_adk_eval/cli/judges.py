@@ -171,13 +171,11 @@ def ledger_group() -> None:
 @contextmanager
 def _ledger(source: str | None) -> Generator[CallCache]:
     """Open a ledger that is there and can be read."""
-    from mlflow_adk_eval.ledger import CallCache, ledger_source  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.ledger import opened  # noqa: PLC0415 - `--help` stays fast
 
-    where = ledger_source(source)
-    if where is None:
-        raise UsageError("no ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
-    with CallCache(where) as ledger:
-        ledger.check()
+    with opened(source) as ledger:
+        if ledger is None:
+            raise UsageError("no ledger: wanted a file or a postgresql:// URL; MLFLOW_ADK_EVAL_LEDGER says 'off'")
         yield ledger
 
 
@@ -214,11 +212,7 @@ def ledger_prune(
     if as_json:
         print_json({**pruned._asdict(), "dry_run": dry_run})
         return
-    answers, conversations, runs = (
-        counted(pruned.answers, "answer"),
-        counted(pruned.conversations, "conversation"),
-        counted(pruned.runs, "run"),
-    )
+    answers, conversations, runs = map(counted, pruned, ("answer", "conversation", "run"))
     outcome = "would be deleted" if dry_run else "deleted"
     click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {outcome}")
 

@@ -26,24 +26,9 @@ from typing import Any
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli.decide import (
-    attestation_group,
-    audit_command,
-    gate_command,
-    keygen_command,
-    promote_command,
-    rollback_command,
-    verify_command,
-)
-from mlflow_adk_eval.cli.files import capture, eval_set_group, export_command, generate, migrate, validate
-from mlflow_adk_eval.cli.init import init
-from mlflow_adk_eval.cli.judges import calibrate, judge_bench_command, ledger_group, rapid_eval
-from mlflow_adk_eval.cli.look import compare_command, power_command, report_command, view_command
+from mlflow_adk_eval.cli import decide, files, init, judges, look, record, run, runs
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
-from mlflow_adk_eval.cli.record import record
-from mlflow_adk_eval.cli.run import register_command, run, score, upload
-from mlflow_adk_eval.cli.runs import runs_command
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 
 _UNDECIDED = 2
@@ -119,13 +104,14 @@ def demo(*, folder: Path, target: Path | None) -> None:
         copy_example(target)
 
 
+decisions = [decide.gate_command, decide.promote_command, decide.verify_command, decide.audit_command, decide.rollback_command]
 for section in (
-    Section("Start", [init, demo]),
-    Section("Evaluate", [run, score, record, upload, register_command]),
-    Section("Look", [runs_command, view_command, report_command, compare_command, power_command]),
-    Section("Decide", [gate_command, promote_command, verify_command, audit_command, rollback_command, attestation_group, keygen_command]),
-    Section("Judges", [calibrate, judge_bench_command, ledger_group, rapid_eval]),
-    Section("Files", [validate, generate, capture, migrate, export_command, eval_set_group]),
+    Section("Start", [init.init, demo]),
+    Section("Evaluate", [run.run, run.score, record.record, run.upload, run.register_command]),
+    Section("Look", [runs.runs_command, look.view_command, look.report_command, look.compare_command, look.power_command]),
+    Section("Decide", [*decisions, decide.attestation_group, decide.keygen_command]),
+    Section("Judges", [judges.calibrate, judges.judge_bench_command, judges.ledger_group, judges.rapid_eval]),
+    Section("Files", [files.validate, files.generate, files.capture, files.migrate, files.export_command, files.eval_set_group]),
 ):
     cli.add_section(section)
 
