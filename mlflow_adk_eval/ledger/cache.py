@@ -322,12 +322,7 @@ class CallCache(AbstractContextManager["CallCache"]):
             return contents(self._database)
 
     def prune(
-        self,
-        older_than_days: float | None = None,
-        *,
-        model: str | None = None,
-        run_id: str | None = None,
-        dry_run: bool = False,
+        self, older_than_days: float | None = None, *, model: str | None = None, run_id: str | None = None, dry_run: bool = False
     ) -> Pruned:
         """Forget what was paid for, and give the space back.
 

@@ -136,13 +136,13 @@ def format_p_value(delta: Delta) -> str:
 
 def format_cases(delta: Delta) -> str:
     """Return how many cases a delta rests on, and how many lack a value."""
-    lacking = (
-        (delta.only_before, "only in A"),
-        (delta.only_after, "only in B"),
-        (delta.neither, "in neither"),
-        (delta.partial, "not in every run"),
-    )
-    named = ", ".join(f"{count:,} {where}" for count, where in lacking if count)
+    lacking = {
+        "only in A": delta.only_before,
+        "only in B": delta.only_after,
+        "in neither": delta.neither,
+        "not in every run": delta.partial,
+    }
+    named = ", ".join(f"{count:,} {where}" for where, count in lacking.items() if count)
     return f"{delta.cases:,}" + (f" ({named})" if named else "")
 
 

@@ -195,11 +195,8 @@ def format_replays(world: World, found: Replays) -> str:
     >>> format_replays(World(tools="record", digest=f"sha256:{'a' * 64}"), Replays(calls=3))
     'Recorded: 3 tool calls, as sha256:aaaaaaaaaaaa…'
     """
-    did = (
-        f"Recorded: {counted(found.calls, 'tool call')}, as"
-        if world.tools == "record"
-        else f"Replayed: {found.tools}, {found.models}, from"
-    )
+    recorded, replayed = f"Recorded: {counted(found.calls, 'tool call')}, as", f"Replayed: {found.tools}, {found.models}, from"
+    did = recorded if world.tools == "record" else replayed
     return f"{did} {world.digest[:19]}…" + (", others made and added" if world.tools == "live" else "")
 
 
@@ -212,11 +209,7 @@ def format_endings(endings: Sequence[Ending]) -> str:
     counts = Counter(ending.reason for ending in endings)
     limits = dict.fromkeys(ending.detail for ending in endings if ending.reason == "limit" and ending.detail)
     at_limit = f"hit the limit ({', '.join(limits)})" if limits else "hit the limit"
-    ways: dict[EndReason, str] = {
-        "goal": "reached the goal",
-        "limit": at_limit,
-        "error": "broke off",
-    }
+    ways: dict[EndReason, str] = {"goal": "reached the goal", "limit": at_limit, "error": "broke off"}
     by_way = ", ".join(f"{counts[reason]:,} {way}" for reason, way in ways.items() if counts[reason])
     return f"{counted(len(endings), 'simulated conversation')}: {by_way}"
 

@@ -15,6 +15,7 @@ from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_cal
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.findings import why_of
+from mlflow_adk_eval.report.sentences import format_threshold
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.text import format_number
@@ -124,8 +125,8 @@ def failure_of(case: CaseResult, config: EvalConfig) -> list[Line]:
     lines = list(_heads(case, open_results))
     for result in case.results:
         if result.passed and result.threshold is not None:
-            sign = "≥" if result.greater_is_better else "≤"
-            lines.append(line(f"{result.criterion} is {format_number(result.score)} ({sign} {result.threshold:g})", "dim"))
+            threshold = format_threshold(result.threshold, greater_is_better=result.greater_is_better)
+            lines.append(line(f"{result.criterion} is {format_number(result.score)} ({threshold})", "dim"))
     turns = [
         index
         for index in range(_turns(case))

@@ -135,10 +135,4 @@ def _shown(opened: OpenRun, judged: JudgedRun, unit: Unit, texts: Texts) -> dict
     question = QUESTIONS.get(unit.criterion, f"Does this turn pass {texts.line(unit.criterion)}?")
     if listed:
         question = f"Is this true? {listed[0]}" if len(listed) == 1 else "Is all of this true?"
-    return {
-        "question": question,
-        "label": view.label,
-        "turn": turn,
-        "before": before,
-        "rubrics": listed if len(listed) > 1 else [],
-    }
+    return {"question": question, "label": view.label, "turn": turn, "before": before, "rubrics": listed if len(listed) > 1 else []}

@@ -100,12 +100,10 @@ def run_facts(opened: OpenRun) -> dict[str, str]:
     turns = {(one.evaluated, one.evaluated + one.errored + one.skipped) for one, _ in measured}
     complete = len(turns) == 1
     extents = [f" ({done:,} of {every:,} turns)" if done < every else "" for done, every in turns]
-    means = [
-        (format_number(one.mean) if (one.mean or 0.0) < _WHOLE else f"{one.mean:,.0f}")
-        + f" {unit}"
-        + ("" if complete else f" ({one.evaluated:,} turns)")
-        for one, unit in measured
-    ]
+    means: list[str] = []
+    for one, unit in measured:
+        number = format_number(one.mean) if (one.mean or 0.0) < _WHOLE else f"{one.mean:,.0f}"
+        means.append(f"{number} {unit}" + ("" if complete else f" ({one.evaluated:,} turns)"))
     facts = {
         "Eval set": report.eval_set.eval_set_id,
         "Agent version": row.version if row.version == row.agent else f"{row.agent} {row.version}".strip(),
@@ -259,8 +257,4 @@ def first_look_page(look: FirstLook, query: Query, texts: Texts) -> dict[str, An
     """Return the first cases of a run that is still to be examined; none where others are asked for, as which these are is not known yet."""
     report = look.report
     cases = () if query.params else report.cases
-    return {
-        "found": look,
-        "examined": query(verify="now"),
-        "cases": list(case_views(report, cases, texts, slice(TURNS_A_PAGE))),
-    }
+    return {"found": look, "examined": query(verify="now"), "cases": list(case_views(report, cases, texts, slice(TURNS_A_PAGE)))}
