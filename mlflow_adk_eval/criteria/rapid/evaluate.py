@@ -46,11 +46,6 @@ def computed_answer(request: RapidRequest) -> Json:
     return answer(request, [Rated(score=computed_score(request.metric.name, request.spec, one)) for one in request.instances])
 
 
-def computed_answer(request: RapidRequest) -> Json:
-    """Return the answer to a request for a computed metric."""
-    return answer(request, [Rated(score=computed_score(request.metric.name, request.spec, one)) for one in request.instances])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalBackend:
     """Computes scores, and has a model of the caller's choice judge."""
