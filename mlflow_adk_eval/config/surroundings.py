@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -19,9 +19,6 @@ from mlflow_adk_eval.evalset.models import Json, unwanted
 
 if TYPE_CHECKING:
     from jinja2.sandbox import SandboxedEnvironment
-
-T = TypeVar("T")
-
 
 _FILLED_IN = ("stop_signal", "conversation_plan", "conversation_history")
 """What the instructions of a simulated user cannot do without."""
@@ -134,13 +131,19 @@ def _json_object(value: Json | None) -> Json | None:
     return copied
 
 
-def _at_least_one(noun: str) -> Callable[[tuple[T, ...]], tuple[T, ...]]:
-    def some(values: tuple[T, ...]) -> tuple[T, ...]:
-        if not values:
-            raise unwanted("an empty list", f"at least one {noun}")
-        return values
+def _must(holds: Callable[[Any], Any], wanted: str, found: Callable[[Any], str] = shown) -> Callable[[Any], Any]:
+    """Return what refuses a value of which something does not hold, and tells how it looks and what is wanted."""
 
-    return some
+    def checked(value: Any) -> Any:
+        if not holds(value):
+            raise unwanted(found(value), wanted)
+        return value
+
+    return checked
+
+
+def _at_least_one(noun: str) -> Callable[[Any], Any]:
+    return _must(bool, f"at least one {noun}", lambda _: "an empty list")
 
 
 def _no_strategy(value: Any) -> None:
@@ -149,13 +152,8 @@ def _no_strategy(value: Any) -> None:
         raise unwanted(shown(value), _NO_MODEL)
 
 
-def _no_model(value: Any) -> None:
-    if value is not None:
-        raise unwanted(shown(value), _NO_MODEL)
-
-
 _JsonObject = Annotated[Json | None, AfterValidator(_json_object)]
-_Nothing = Annotated[None, BeforeValidator(_no_model)]
+_Nothing = Annotated[None, BeforeValidator(_must(lambda value: value is None, _NO_MODEL))]
 
 
 class InjectedError(Settings):
@@ -197,16 +195,10 @@ class InjectionConfig(Settings):
         return self
 
 
-def _name(value: str) -> str:
-    if not value.strip():
-        raise unwanted(shown(value), "the name of a tool")
-    return value
-
-
 class ToolSimulationConfig(Settings):
     """What happens to the calls of one tool."""
 
-    tool_name: Annotated[str, AfterValidator(_name)]
+    tool_name: Annotated[str, AfterValidator(_must(str.strip, "the name of a tool"))]
     injection_configs: Annotated[tuple[InjectionConfig, ...], AfterValidator(_at_least_one("injection"))]
     """The first one that applies to a call happens to it; where none does, the tool itself answers."""
     mock_strategy_type: Annotated[None, BeforeValidator(_no_strategy)] = None
@@ -233,14 +225,12 @@ class EnvironmentSimulationConfig(Settings):
     environment_data: _Nothing = None
 
 
-def _path(value: str) -> str:
-    if not re.fullmatch(r"\$(\.[^.\[\]]+|\[(\*|\d+)\])+", value):
-        raise unwanted(shown(value), "a JSON path of an argument, such as $.request_id or $.items[*].id")
-    return value
+_JSON_PATH = re.compile(r"\$(\.[^.\[\]]+|\[(\*|\d+)\])+")
+_Path = Annotated[str, AfterValidator(_must(_JSON_PATH.fullmatch, "a JSON path of an argument, such as $.request_id or $.items[*].id"))]
 
 
 class ReplayConfig(Settings):
     """How calls are compared with recorded ones. Our addition; ADK ignores it."""
 
-    ignore: tuple[Annotated[str, AfterValidator(_path)], ...] = ()
+    ignore: tuple[_Path, ...] = ()
     """Arguments that do not matter, such as ``$.request_id``; for all tools."""

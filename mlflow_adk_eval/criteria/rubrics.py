@@ -15,19 +15,9 @@ from itertools import zip_longest
 from typing import Any
 
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need, RubricSettings
+from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, trivial, unfinished
-from mlflow_adk_eval.criteria.transcript import (
-    conversation_text,
-    final_text,
-    grounding_text,
-    instructions_text,
-    steps,
-    tool_steps_text,
-    tools_text,
-    user_text,
-    whole_conversation,
-)
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
@@ -168,12 +158,12 @@ class FinalResponseQuality(RubricTurns):
         if rubrics.texts and not rubrics.problem and trivial(response, *reference):
             return Cell(_refused(rubrics))
         material = {
-            "developer_instructions": instructions_text(turn.app_details),
-            "tools": tools_text(turn.app_details),
-            "earlier_turns": conversation_text(run.actual[:index]),
-            "user_message": user_text(turn),
-            "tool_calls": tool_steps_text(turn) or _NO_CALLS,
-            "grounding_metadata": grounding_text(turn),
+            "developer_instructions": transcript.instructions_text(turn.app_details),
+            "tools": transcript.tools_text(turn.app_details),
+            "earlier_turns": transcript.conversation_text(run.actual[:index]),
+            "user_message": transcript.user_text(turn),
+            "tool_calls": transcript.tool_steps_text(turn) or _NO_CALLS,
+            "grounding_metadata": transcript.grounding_text(turn),
             "response": response,
         }
         return await _decided(self.collector, place(run, index, FINAL_RESPONSE), material, rubrics)
@@ -190,10 +180,10 @@ class ToolUseQuality(RubricTurns):
         """Ask about the calls of the turn and what tools returned."""
         turn = run.actual[index]
         material = {
-            "tools": tools_text(turn.app_details),
-            "earlier_turns": conversation_text(run.actual[:index]),
-            "user_message": user_text(turn),
-            "tool_calls": tool_steps_text(turn) or _NO_CALLS,
+            "tools": transcript.tools_text(turn.app_details),
+            "earlier_turns": transcript.conversation_text(run.actual[:index]),
+            "user_message": transcript.user_text(turn),
+            "tool_calls": transcript.tool_steps_text(turn) or _NO_CALLS,
         }
         return await _decided(self.collector, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
 
@@ -215,10 +205,11 @@ class TrajectoryQuality:
         if error or not turns:
             return whole_case(run, error or Errored("there is no actual turn"))
         rubrics = rubrics_of_conversation(TRAJECTORY, self.settings, run.case, turns_of(run.expected, turns))
-        if rubrics.texts and not rubrics.problem and all(trivial(final_text(turn)) and not steps(turn) for turn in turns):
+        silent = all(trivial(transcript.final_text(turn)) and not transcript.steps(turn) for turn in turns)
+        if rubrics.texts and not rubrics.problem and silent:
             return whole_case(run, _refused(rubrics))
         where = place(run, run.turns - 1, TRAJECTORY)
-        cell = await _decided(self.collector, where, whole_conversation(turns), rubrics) or Cell(Errored(_NO_RUBRIC))
+        cell = await _decided(self.collector, where, transcript.whole_conversation(turns), rubrics) or Cell(Errored(_NO_RUBRIC))
         return whole_case(run, cell.outcome, cell.votes)
 
 

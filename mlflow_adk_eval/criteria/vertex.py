@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CriterionSpec, Need, VertexSettings
+from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
     TRIVIAL,
@@ -30,16 +31,6 @@ from mlflow_adk_eval.criteria.judged_turns import (
     predetermined,
     single,
     trivial,
-)
-from mlflow_adk_eval.criteria.transcript import (
-    DECLARATIONS,
-    Step,
-    dialogue_text,
-    final_text,
-    json_text,
-    steps,
-    user_text,
-    whole_conversation,
 )
 from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
@@ -87,12 +78,12 @@ def _turn(index: int, events: list[Json]) -> Json:
 def _events(turn: Invocation) -> Iterator[Json]:
     yield {"author": "user", "content": _content(turn.user_content, "user")}
     if isinstance(turn.intermediate_data, IntermediateData):
-        yield from (_event(step) for step in steps(turn) if step.kind != "media")
+        yield from (_event(step) for step in transcript.steps(turn) if step.kind != "media")
     yield from ({"author": event.author, "content": _content(event.content, "model")} for event in turn.events if event.content)
     yield {"author": _AGENT, **({"content": _content(turn.final_response, "model")} if turn.final_response else {})}
 
 
-def _event(step: Step) -> Json:
+def _event(step: transcript.Step) -> Json:
     """Return a step of a turn that was written by hand."""
     numbered = {"id": step.id} if step.id else {}
     match step.kind:
@@ -134,7 +125,7 @@ def _tool(declaration: Any) -> Json | None:
     plain = _plain(declaration)
     if not isinstance(plain, dict):
         return None
-    bare = "name" in plain and not any(name in plain for name in DECLARATIONS)
+    bare = "name" in plain and not any(name in plain for name in transcript.DECLARATIONS)
     return {"function_declarations": [plain]} if bare else plain
 
 
@@ -146,7 +137,7 @@ def _struct(value: Any) -> Json:
 
 def _plain(value: Any) -> Any:
     """Return what JSON makes of a value of any kind."""
-    return json.loads(json_text(value))
+    return json.loads(transcript.json_text(value))
 
 
 _SHARE = (0.0, 1.0)
@@ -166,10 +157,14 @@ class TurnGrade(JudgedTurns[VertexSettings]):
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
-        if trivial(final_text(turn)):
+        if trivial(transcript.final_text(turn)):
             worst = min(self.label_values, key=self.label_values.__getitem__)
             return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
-        texts = {"earlier_turns": dialogue_text(run.actual[:index]), "user_message": user_text(turn), "response": final_text(turn)}
+        texts = {
+            "earlier_turns": transcript.dialogue_text(run.actual[:index]),
+            "user_message": transcript.user_text(turn),
+            "response": transcript.final_text(turn),
+        }
         question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), label_values=self.label_values)
         return await ask_judge(self.collector, question, place(run, index, self.name))
 
@@ -193,7 +188,7 @@ class CaseGrade:
         properties = [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]  # none where it asks about the one thing
         items = tuple(replace(item, text=None) for item in properties) or (JudgedItem(),)
         question = Question(
-            prompt=prompt, blocks=blocks_of(whole_conversation(run.actual)), items=items, label_values={"no": 0.0, "yes": 1.0}
+            prompt=prompt, blocks=blocks_of(transcript.whole_conversation(run.actual)), items=items, label_values={"no": 0.0, "yes": 1.0}
         )
         voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
         named = [replace(result, item=item) for result, item in zip(voting.results, properties, strict=False)]
@@ -223,10 +218,10 @@ class VertexTurns:
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
         turn = run.actual[index]
-        response = final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
+        response = transcript.final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
         if trivial(response):
             return Cell(Scored(self.bounds[0], TRIVIAL))
-        result = await self.service.evaluate(self.metric, self.instance(user_text(turn), response), self.bounds)
+        result = await self.service.evaluate(self.metric, self.instance(transcript.user_text(turn), response), self.bounds)
         return Cell(_outcome(result), votes_of(result, self.metric, place(run, index, self.name)))
 
 

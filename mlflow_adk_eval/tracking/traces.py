@@ -15,19 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from mlflow import MlflowClient
-from mlflow.entities import (
-    Assessment,
-    AssessmentError,
-    AssessmentSource,
-    Expectation,
-    Feedback,
-    SpanType,
-    TraceData,
-    TraceInfo,
-    TraceLocation,
-    TraceState,
-)
+from mlflow import MlflowClient, entities
 from mlflow.entities.span import Span
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -49,8 +37,8 @@ if TYPE_CHECKING:
 _AT_ONCE = 200
 """Traces that are written together where there is no server."""
 _LONGEST_NAME = 1000
-_SCORED_BY = AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
-_EXPECTED_BY = AssessmentSource(source_type="HUMAN", source_id="eval_set")
+_SCORED_BY = entities.AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
+_EXPECTED_BY = entities.AssessmentSource(source_type="HUMAN", source_id="eval_set")
 _OF_RUN = "mlflow.assessment.sourceRunId"
 _SPANS_STORED = "mlflow.trace.spansLocation"
 _SPANS_UPLOADED = "adk_eval.spans_uploaded"
@@ -125,7 +113,7 @@ def _write_as_artifacts(client: TracingClient, spans: Sequence[Span]) -> None:
         by_trace.setdefault(span.trace_id, []).append(span)
     for trace_id, some in by_trace.items():
         place = client.get_trace_info(trace_id).tags["mlflow.artifactLocation"]
-        content = json.dumps(TraceData(some).to_dict(), ensure_ascii=False)
+        content = json.dumps(entities.TraceData(some).to_dict(), ensure_ascii=False)
         get_artifact_repository(place, tracking_uri=client.tracking_uri).upload_trace_data(content)
         client.set_trace_tag(trace_id, _SPANS_UPLOADED, "true")
 
@@ -154,9 +142,9 @@ def _trace(run: Run, record: TraceRecord, after_ms: int, stored: _Stored | None)
     spans = _spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000)
     place: dict[str, Any] = {"trace_id": trace_id, "span_id": spans[0].span_id}
     place |= {"create_time_ms": started_ms, "last_update_time_ms": started_ms}
-    assessments: list[Assessment] = [feedback_of(assessed, {_OF_RUN: run.run_id}, **place) for assessed in record.feedback]
+    assessments: list[entities.Assessment] = [feedback_of(assessed, {_OF_RUN: run.run_id}, **place) for assessed in record.feedback]
     assessments += [
-        Expectation(name=name, value=value, source=_EXPECTED_BY, metadata={_OF_RUN: run.run_id}, **place)
+        entities.Expectation(name=name, value=value, source=_EXPECTED_BY, metadata={_OF_RUN: run.run_id}, **place)
         for name, value in record.expectations.items()
     ]
     for number, assessment in enumerate(assessments):
@@ -171,12 +159,12 @@ def _trace(run: Run, record: TraceRecord, after_ms: int, stored: _Stored | None)
     # Those by which the last turns of simulated conversations can be found.
     ending = {"adk_eval.ending": record.ending, "adk_eval.ending_detail": fitted(record.ending_detail, _LONGEST_NAME)}
     eval_id = fitted(record.eval_id, _LONGEST_NAME)
-    info = TraceInfo(
+    info = entities.TraceInfo(
         trace_id=trace_id,
-        trace_location=TraceLocation.from_experiment_id(run.experiment_id),
+        trace_location=entities.TraceLocation.from_experiment_id(run.experiment_id),
         request_time=started_ms,
         execution_duration=record.duration_ms,
-        state=TraceState.ERROR if record.error else TraceState.OK,
+        state=entities.TraceState.ERROR if record.error else entities.TraceState.OK,
         request_preview=record.request_preview,
         response_preview=(record.response or record.error)[:PREVIEW] or None,  # without an answer, the reason
         trace_metadata={"mlflow.sourceRun": run.run_id, "mlflow.modelId": run.model_id, "mlflow.trace_schema.version": "3", **usage},
@@ -198,7 +186,7 @@ def _assessment_id(trace_id: str, place: int, name: str) -> str:
     return f"a-{hashlib.sha256(f'{trace_id}/{place}/{name}'.encode()).hexdigest()[:32]}"
 
 
-def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> Feedback:
+def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **place: Any) -> entities.Feedback:
     """Return an assessment as MLflow's entity.
 
     Args:
@@ -206,12 +194,12 @@ def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **p
         origin: metadata that say where it came from.
         **place: the trace, the span and the time that it belongs to, if they are known.
     """
-    return Feedback(
+    return entities.Feedback(
         name=assessed.name,
         value=assessed.value,
-        error=AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None,
+        error=entities.AssessmentError(error_code=assessed.code, error_message=assessed.error) if assessed.code else None,
         rationale=assessed.rationale or None,
-        source=AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
+        source=entities.AssessmentSource(source_type="LLM_JUDGE", source_id=assessed.judge) if assessed.judge else _SCORED_BY,
         metadata={**assessed.metadata, **(origin or {})},
         **place,
     )
@@ -220,7 +208,7 @@ def feedback_of(assessed: Assessed, origin: Mapping[str, str] | None = None, **p
 def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> list[Span]:
     """Return the turn and, inside it, each call of a model or tool. When they took place is not known, only in which order."""
     turn: dict[str, Any] = {
-        "mlflow.spanType": SpanType.AGENT,
+        "mlflow.spanType": entities.SpanType.AGENT,
         "mlflow.spanInputs": {"user_content": record.user},
         "mlflow.spanOutputs": {"final_response": record.response or None},
     }
@@ -231,10 +219,10 @@ def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> list[Span
     ordered += [(call.after, 1, call) for call in record.models]
     for *_, call in sorted(ordered, key=lambda place: place[:2]):
         if isinstance(call, ToolCall):
-            attributes = {"mlflow.spanType": SpanType.TOOL, "mlflow.spanInputs": call.args, "mlflow.spanOutputs": call.response}
+            attributes = {"mlflow.spanType": entities.SpanType.TOOL, "mlflow.spanInputs": call.args, "mlflow.spanOutputs": call.response}
             drafts.append((call.name, attributes | ({"adk_eval.injected": call.injected} if call.injected else {})))
         else:
-            attributes = {"mlflow.spanType": SpanType.LLM, "mlflow.spanInputs": None, "mlflow.spanOutputs": None}
+            attributes = {"mlflow.spanType": entities.SpanType.LLM, "mlflow.spanInputs": None, "mlflow.spanOutputs": None}
             attributes["mlflow.llm.model"] = call.model
             drafts.append((call.model, attributes | ({"mlflow.chat.tokenUsage": call.tokens} if call.tokens else {})))
     spans: list[Span] = []
@@ -292,7 +280,7 @@ class TraceRows:
     aggregate: Any
     """MLflow's function from an assessment's value to what it sums up."""
 
-    def write(self, infos: Sequence[TraceInfo], spans: Sequence[Span]) -> None:
+    def write(self, infos: Sequence[entities.TraceInfo], spans: Sequence[Span]) -> None:
         """Write new traces in one transaction.
 
         Raises:
@@ -344,7 +332,7 @@ class TraceRows:
                 if values:
                     session.execute(self.models[name].__table__.insert(), values)
 
-    def _assessment_row(self, experiment_id: int, info: TraceInfo, assessment: Assessment) -> dict[str, Any]:
+    def _assessment_row(self, experiment_id: int, info: entities.TraceInfo, assessment: entities.Assessment) -> dict[str, Any]:
         content: Any = assessment.feedback or assessment.expectation
         error = getattr(content, "error", None)
         aggregate, is_numeric = self.aggregate(content.value)

@@ -14,19 +14,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mlflow_adk_eval.analysis import stats
 from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
 from mlflow_adk_eval.analysis.calibration.prediction_powered import people_rate
-from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval
-from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
-from mlflow_adk_eval.analysis.stats.power import (
-    cases_needed,
-    cases_to_exclude,
-    detectable_drop,
-    detectable_rate_drop,
-    fewest_cases,
-    rate_cases_needed,
-)
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.gating.calibration import labels_among
 from mlflow_adk_eval.gating.policy.model import Use
@@ -71,7 +62,7 @@ def limits_of(target: RuleTarget) -> Iterator[Limit]:
             yield Limit(bound=bound, least=least, use=target.rule.use or "mean")
 
 
-def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
+def interval_verdict(limit: Limit, interval: stats.Interval) -> Verdict:
     """Return *passed* if the whole interval keeps to the limit, *failed* if none of it does, else *undecided*."""
     low, high = interval
     first, last = (low, high) if limit.least else (high, low)
@@ -151,7 +142,7 @@ def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: Jud
 
 
 def _check_within(
-    target: RuleTarget, limit: Limit, lead: str, value: float, interval: Interval, more: str, *, cases: int, needed: int | None = None
+    target: RuleTarget, limit: Limit, lead: str, value: float, interval: stats.Interval, more: str, *, cases: int, needed: int | None = None
 ) -> Check:
     verdict, (low, high) = interval_verdict(limit, interval), interval
     relation = f"all of it {_relation(limit, kept=verdict == 'passed')}"
@@ -161,8 +152,8 @@ def _check_within(
     return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
 
 
-def _interval(target: RuleTarget, measured: Measured) -> Interval | None:
-    return mean_interval(measured.values, target.confidence, proportion=measured.proportion)
+def _interval(target: RuleTarget, measured: Measured) -> stats.Interval | None:
+    return stats.mean_interval(measured.values, target.confidence, proportion=measured.proportion)
 
 
 def _relation(limit: Limit, *, kept: bool) -> str:
@@ -175,7 +166,7 @@ def _worst(limit: Limit, measured: Measured) -> str:
     return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
 
 
-def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:
+def _needed(value: float, interval: stats.Interval, bound: float, cases: int, *, share: bool) -> int | None:
     """Return how many cases would bring the end of the interval between the value and the bound to the bound.
 
     The squared distance of an end goes down with the number of cases; that of a share's, by Wilson, in proportion to its variance.
@@ -194,7 +185,7 @@ class Drop:
 
     target: RuleTarget
     max_drop: float
-    paired: Paired
+    paired: stats.Paired
     """Turned so that a negative difference is a drop, whichever direction is better; each end of its interval holds with the confidence."""
     before: Measured
     after: Measured
@@ -204,7 +195,7 @@ class Drop:
     @property
     def tested(self) -> bool:
         """Whether it is tested for significance, which takes a certain number of cases."""
-        return self.target.rule.use != "mean" and self.paired.cases >= fewest_cases(self.target.confidence)
+        return self.target.rule.use != "mean" and self.paired.cases >= stats.fewest_cases(self.target.confidence)
 
     @property
     def small(self) -> bool:
@@ -238,7 +229,7 @@ class Drop:
         return self.target.check(demand, verdict, said, paired.cases, low=low, high=high, p_value=p_value, needed=needed, **numbers)
 
 
-def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
+def drop_verdict(paired: stats.Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
     """Return whether cases did worse than before by more than `max_drop`.
 
     Args:
@@ -262,7 +253,7 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
     """Return a measure in both runs; ``None`` if they have no case in common."""
     up, (low, high) = after.greater_is_better, after.bounds
     turned = (side.values if up else scaled(side.values, lambda value: -value) for side in (before, after))
-    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=(low, high) if up else (-high, -low))
+    paired = stats.compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=(low, high) if up else (-high, -low))
     if paired is None:
         return None
     return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
@@ -270,7 +261,7 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
 
 def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
     """Return what each comparison of a policy came to, the tests among them adjusted for how many they are."""
-    p_values = holm([drop.paired.p_worse for drop in drops if drop.tested])
+    p_values = stats.holm([drop.paired.p_worse for drop in drops if drop.tested])
     adjusted = iter(p_values)
     return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power) for drop in drops]
 
@@ -280,7 +271,7 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Ch
     if drop.target.rule.use == "mean":
         return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
     if p_adjusted is None:
-        fewest = fewest_cases(confidence)
+        fewest = stats.fewest_cases(confidence)
         finding = f"{counted(paired.cases, 'case')} are too few to show a drop at {format_percent(confidence)} confidence"
         return drop.check("undecided", f"{finding}: at least {fewest} are needed", needed=fewest)
     p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
@@ -314,7 +305,7 @@ def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -
     return f"{drop.change}{why}{shown}"
 
 
-def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
+def cases_to_decide(paired: stats.Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
     """Return how many cases would decide a comparison with a chance of `power`, if they went on as those there are.
 
     A drop larger than `max_drop` would have to be shown, or else excluded. ``None``: no number of cases would do.
@@ -325,16 +316,16 @@ def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power
     if not told > TOLERANCE:
         return None
     if not larger:
-        needed = cases_to_exclude(told, paired.spread, width=paired.width - lost, confidence=confidence, power=power)
+        needed = stats.cases_to_exclude(told, paired.spread, width=paired.width - lost, confidence=confidence, power=power)
     elif paired.test == "mcnemar":
-        needed = rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
+        needed = stats.rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
     else:
-        needed = cases_needed(paired.spread, told, confidence=confidence, power=power)
+        needed = stats.cases_needed(paired.spread, told, confidence=confidence, power=power)
     return max(needed, paired.cases + 1)
 
 
-def smallest_shown(paired: Paired, *, confidence: float, power: float) -> float:
+def smallest_shown(paired: stats.Paired, *, confidence: float, power: float) -> float:
     """Return the smallest drop that so many cases would show with a chance of `power`; infinity if none."""
     if paired.test == "mcnemar":
-        return detectable_rate_drop((paired.better + paired.worse) / paired.cases, paired.cases, confidence=confidence, power=power)
-    return detectable_drop(paired.spread, paired.cases, confidence=confidence, power=power)
+        return stats.detectable_rate_drop((paired.better + paired.worse) / paired.cases, paired.cases, confidence=confidence, power=power)
+    return stats.detectable_drop(paired.spread, paired.cases, confidence=confidence, power=power)
