@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 
 from mlflow_adk_eval.criteria.alignment import align, json_equal
 from mlflow_adk_eval.criteria.rapid.messages import RequestError
-from mlflow_adk_eval.criteria.text import sentences, tokens, words
+from mlflow_adk_eval.criteria.text import common_rows, sentences, tokens, words
 from mlflow_adk_eval.errors import Problem
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.runtime import require_extra
@@ -116,21 +117,12 @@ def rouge(
 
 
 def lcs_length(left: Sequence[str], right: Sequence[str]) -> int:
-    """Return the length of the longest common subsequence, in memory that grows with one side only.
-
-    Source: Hyyrö, "Bit-Parallel LCS-length Computation Revisited" (2004). rouge-score keeps a table of both sides.
+    """Return the length of the longest common subsequence, in memory that grows with one side only: rouge-score keeps a table of both.
 
     >>> lcs_length("the quick brown fox".split(), "a quick red fox".split())
     2
     """
-    places: dict[str, int] = {}
-    for index, token in enumerate(left):
-        places[token] = places.get(token, 0) | 1 << index
-    every = (1 << len(left)) - 1
-    missed = every
-    for token in right:
-        hits = missed & places.get(token, 0)
-        missed = (missed + hits | missed - hits) & every
+    [missed] = deque(common_rows(left, right), maxlen=1)
     return len(left) - missed.bit_count()
 
 

@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markupsafe import Markup, escape
 
+from mlflow_adk_eval.criteria.text import common_rows
 from mlflow_adk_eval.redact import redacted, without_credentials
 from mlflow_adk_eval.report import sentences
 from mlflow_adk_eval.results.outcomes import Scored, explanation_of
@@ -193,20 +194,8 @@ def _common(left: Sequence[str], right: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def common_subsequence(left: Sequence[str], right: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the places of a longest common subsequence, last first.
-
-    Source: H. Hyyrö, "Bit-parallel LCS-length computation revisited" (2004). A bit per word of `left` makes a row of the usual
-    table one number, so that a thousand words on both sides take a millisecond, whatever they are.
-    """
-    places: dict[str, int] = {}
-    for index, word in enumerate(left):
-        places[word] = places.get(word, 0) | 1 << index
-    full = (1 << len(left)) - 1
-    rows = [full]
-    for word in right:
-        row = rows[-1]
-        hits = row & places.get(word, 0)
-        rows.append(((row + hits) | (row - hits)) & full)
+    """Yield the places of a longest common subsequence, last first."""
+    rows = list(common_rows(left, right))
     i, j = len(left), len(right)
     while i and j:
         if rows[j] >> (i - 1) & 1:
