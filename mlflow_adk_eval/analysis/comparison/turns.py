@@ -172,10 +172,16 @@ class TurnChange:
     cells: tuple[CellChange, ...]
 
     @property
+    def same_response(self) -> bool:
+        """Whether both runs gave the same answer."""
+        before, after = (side.response if side else None for side in (self.before, self.after))
+        return before == after
+
+    @property
     def same_behaviour(self) -> bool:
         """Whether the user said, and the agent did (the same calls in the same order) and answered, the same in both runs."""
-        before, after = ((side.user, side.error, side.response) if side else (None, "", None) for side in (self.before, self.after))
-        return before == after and all(call.kind == "same" for call in self.calls)
+        before, after = ((side.user, side.error) if side else (None, "") for side in (self.before, self.after))
+        return before == after and self.same_response and all(call.kind == "same" for call in self.calls)
 
     @property
     def same(self) -> bool:
