@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate, pairwise
 
+from mlflow_adk_eval.results.outcomes import grouped
+
 Rules = Mapping[str, Sequence[tuple[str, str]]]
 """Suffixes with what replaces them, in the order in which they are tried, by their last two letters."""
 
@@ -29,11 +31,7 @@ _IRREGULAR = {
 
 def _by_end(rules: str) -> Rules:
     """Read rules as the paper writes them: ``ational>ate enci>ence ful>``."""
-    table: dict[str, list[tuple[str, str]]] = {}
-    for rule in rules.split():
-        suffix, _, replacement = rule.partition(">")
-        table.setdefault(suffix[-2:], []).append((suffix, replacement))
-    return table
+    return grouped((suffix[-2:], (suffix, replacement)) for suffix, _, replacement in (rule.partition(">") for rule in rules.split()))
 
 
 _STEP_2 = _by_end(

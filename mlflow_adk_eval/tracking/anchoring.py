@@ -23,7 +23,7 @@ from mlflow_adk_eval.gating.drift import JudgedRun, listed_runs, planned
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.judge.voting import CellKey
 from mlflow_adk_eval.redact import message_of, secrets_of
-from mlflow_adk_eval.results.outcomes import reason_of
+from mlflow_adk_eval.results.outcomes import grouped, reason_of
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runner.evaluation import Evaluation, apply_criteria
 from mlflow_adk_eval.runs.anchors import Anchor, Anchors, CellId, EarlierCell, JudgeAnchors, anchor_of, judges_of
@@ -85,9 +85,7 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
             else:
                 found[cell.id] = anchor_of(cell, votes, config, session.evaluation) or reason
 
-    by_case: dict[tuple[str, str, int], list[EarlierCell]] = {}
-    for cell in (cell for _, some in chosen for cell in some):
-        by_case.setdefault(cell.id[:3], []).append(cell)
+    by_case = grouped((cell.id[:3], cell) for _, some in chosen for cell in some)
     limit_s = evaluation.executor.options.judges.options.timeout_s + 2 * config.anchor_share * (time.monotonic() - started)
     with anyio.move_on_after(limit_s):  # a judge that is down now must not keep results that are there
         await gathered(

@@ -15,6 +15,7 @@ from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.named_runs import run_id_at
+from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.client import connect, every_trace, experiment_of
 
@@ -122,9 +123,7 @@ class _Search:
         if session is not None and filter_string is None:
             yield from _drawn(self._session(session), sample, seed)
             return
-        groups: dict[tuple[str, ...], list[Trace]] = {}
-        for trace in self._traces(filter_string, spans=False):
-            groups.setdefault(conversation_key(trace), []).append(trace)
+        groups = grouped((conversation_key(trace), trace) for trace in self._traces(filter_string, spans=False))
         seen: set[tuple[str, ...]] = set()
         for group in _drawn(list(groups.values()), len(groups) if sample else None, seed):
             for conversation in self._whole(group):

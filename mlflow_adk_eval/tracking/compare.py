@@ -20,7 +20,7 @@ from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.attempts import share_of
-from mlflow_adk_eval.results.outcomes import mean
+from mlflow_adk_eval.results.outcomes import grouped, mean
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence
@@ -280,9 +280,7 @@ def _report(run: str | Report, tracking_uri: str | None) -> Report:
 
 def _measures(report: Report) -> dict[str, Values]:
     """Return the values of each measure that has any."""
-    passed: dict[str, list[float]] = {}
-    for case in report.cases:
-        passed.setdefault(case.eval_id, []).append(float(case.verdict == "passed"))
+    passed = grouped((case.eval_id, float(case.verdict == "passed")) for case in report.cases)
     scores = {name: summary.case_scores for name, summary in report.summaries().items()}
     return {name: values for name, values in {CASE_PASS_RATE: passed, **scores}.items() if values}
 

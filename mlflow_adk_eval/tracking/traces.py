@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
+from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import fitted
@@ -108,10 +109,7 @@ def _is_lacking(run: Run, record: TraceRecord, stored: Mapping[str, _Stored]) ->
 
 def _write_as_artifacts(client: TracingClient, spans: Sequence[Span]) -> None:
     """Write spans as files, as stores keep them that take none themselves."""
-    by_trace: dict[str, list[Span]] = {}
-    for span in spans:
-        by_trace.setdefault(span.trace_id, []).append(span)
-    for trace_id, some in by_trace.items():
+    for trace_id, some in grouped((span.trace_id, span) for span in spans).items():
         place = client.get_trace_info(trace_id).tags["mlflow.artifactLocation"]
         content = json.dumps(entities.TraceData(some).to_dict(), ensure_ascii=False)
         get_artifact_repository(place, tracking_uri=client.tracking_uri).upload_trace_data(content)

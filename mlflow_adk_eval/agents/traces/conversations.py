@@ -39,6 +39,7 @@ from mlflow_adk_eval.evalset.models import (
     mapped,
 )
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
+from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.text import listed, numbered
 
 CASE, RUN_INDEX, TURN_INDEX = "adk.eval_case_id", "adk.run_index", "adk.invocation_index"
@@ -131,9 +132,7 @@ def conversations_of(traces: Any) -> tuple[TracedConversation, ...]:
     Raises:
         UsageError: if these are no traces of MLflow.
     """
-    groups: dict[tuple[str, ...], list[Trace]] = {}
-    for trace in traces_of(traces):
-        groups.setdefault(conversation_key(trace), []).append(trace)
+    groups = grouped((conversation_key(trace), trace) for trace in traces_of(traces))
     conversations = [TracedConversation(traces=tuple(sorted(group, key=_place))) for group in groups.values()]
     return tuple(sorted(conversations, key=lambda conversation: _place(conversation.traces[0])[1:]))
 

@@ -21,6 +21,7 @@ from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.runtime import OPERATION
 
 RUN = "mlflow.sourceRun"
@@ -229,10 +230,7 @@ def _trees(flat: Iterable[Flat]) -> tuple[Span, ...]:
     """Return the spans as trees, in order of time; one whose parent is not among them is a root."""
     by_time = sorted(flat, key=lambda pair: pair[0].start_ns)
     known = {span.id for span, _ in by_time}
-    below: dict[str, list[Span]] = {}
-    for span, parent in by_time:
-        below.setdefault(parent if parent in known else "", []).append(span)
-    return _grown("", below)
+    return _grown("", grouped((parent if parent in known else "", span) for span, parent in by_time))
 
 
 def _grown(identity: str, below: Mapping[str, Sequence[Span]]) -> tuple[Span, ...]:
