@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Self
@@ -408,12 +408,14 @@ def eval_set_digest(eval_set: EvalSet) -> str:
 class SetDigest:
     """The digest of an eval set whose cases come one after the other, and which of them are another one over again."""
 
-    def __init__(self, surroundings: Callable[[str], str]) -> None:
-        """Take what else makes a case another one, such as its tool environment, by its id."""
+    def __init__(self, surroundings: Callable[[str], str], cases: Iterable[EvalCase] = ()) -> None:
+        """Take what else makes a case another one, such as its tool environment, by its id; and the first cases."""
         self._surroundings = surroundings
         self._hash = hashlib.sha256()
         self._eval_ids: list[str] = []
         self._contents = bytearray()  # a dict of them would be the largest thing in memory where there are many cases
+        for case in cases:
+            self.add(case)
 
     def add(self, case: EvalCase) -> None:
         """Add the next case."""

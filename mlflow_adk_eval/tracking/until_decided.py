@@ -91,9 +91,7 @@ class Rounds:
     async def evaluate(self, planned: Evaluation, parts: InParts, store: ConversationCache | None, then: Then | None) -> Report:
         """Have conversations and judge them, round by round, and return the report on those there are."""
         policy, whole, told = self.policy or Policy(), planned.eval_set, list[str]()
-        digest = SetDigest(planned.config.surroundings_of)
-        for case in whole.eval_cases:
-            digest.add(case)
+        digest = SetDigest(planned.config.surroundings_of, whole.eval_cases)
         groups = order_of(whole.eval_ids, digest.text, policy.must_pass, digest.copies)
         order, self._ends = tuple(chain.from_iterable(groups)), list(accumulate(map(len, groups)))
         self.so_far = UntilDecided(policy_sha256=policy.digest(), order=order)

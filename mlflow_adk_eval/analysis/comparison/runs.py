@@ -114,9 +114,7 @@ def compared_run(report: Report, name: str, *, digest: str = "", copies: Mapping
     """
     results = report.cases
     if not digest or copies is None:
-        seen = SetDigest(report.config.surroundings_of)
-        for case in report.eval_set.eval_cases:
-            seen.add(case)
+        seen = SetDigest(report.config.surroundings_of, report.eval_set.eval_cases)
         digest, copies = seen.text, seen.copies
     facts = {
         "Agent version": report.origin.agent_version if report.origin else "",

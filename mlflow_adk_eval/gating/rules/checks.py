@@ -31,6 +31,7 @@ from mlflow_adk_eval.results.outcomes import (
     Scored,
     Skipped,
     Verdict,
+    grouped,
     mean,
     reaches,
     reason_of,
@@ -261,9 +262,7 @@ def without_demand(report: Report) -> list[str]:
 def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
     """Yield whether each run of the cases that must pass has done so."""
     runs: dict[str, list[CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
-    for case in report.cases:
-        if case.eval_id in runs:
-            runs[case.eval_id].append(case)
+    runs |= grouped((case.eval_id, case) for case in report.cases if case.eval_id in runs)
     known = frozenset(eval_set.eval_ids) if runs else frozenset[str]()
     hinted = frozenset(islice((eval_id for eval_id in runs if eval_id not in known), _MOST_HINTS))
     for eval_id, found in runs.items():
