@@ -117,6 +117,13 @@ class ResolvedJudge(Judge):
     Besides answering it says what it knows of itself. What is said here goes for a program in this process.
     """
 
+    _model: str
+
+    @property
+    def model(self) -> str:
+        """What reports call it."""
+        return self._model
+
     @property
     def own_server(self) -> bool:
         """Whether it is reached at a server of the user's own, of which nobody knows how much it takes."""
@@ -145,6 +152,9 @@ class ResolvedJudge(Judge):
             Unavailable: if the server cannot be reached that would tell.
         """
         return ""
+
+    async def aclose(self) -> None:
+        """Do nothing: an object or a function is its owner's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,20 +27,8 @@ from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, shown
 from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.judge import protocol
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
-from mlflow_adk_eval.judge.protocol import (
-    NO_TEXT,
-    Answer,
-    NoAnswer,
-    Refused,
-    Request,
-    ResolvedJudge,
-    Unavailable,
-    failure,
-    one_line,
-    retry_after_s,
-    retry_delay_s,
-)
 from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, refresh, require_settings
 from mlflow_adk_eval.redact import without_credentials
 
@@ -56,16 +44,20 @@ _NO_KEY = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The Gemini API, or a project on Vertex AI."""
+    """The Gemini API, or a project on Vertex AI, as the environment says."""
 
-    vertex: bool
-    base_url: str
-    """Instead of Google's own; empty where it is that."""
-    project: str
-    location: str
-    has_key: bool
+    def __init__(self) -> None:
+        """Look into the environment."""
+        env = os.environ
+        switch = env.get("GOOGLE_GENAI_USE_ENTERPRISE", env.get("GOOGLE_GENAI_USE_VERTEXAI", ""))
+        self.vertex = switch.lower() in {"true", "1"}
+        self._variable = "GOOGLE_VERTEX_BASE_URL" if self.vertex else "GOOGLE_GEMINI_BASE_URL"  # which google-genai reads it from
+        self.base_url = env.get(self._variable, "")
+        """Instead of Google's own; empty where it is that."""
+        self.project = env.get("GOOGLE_CLOUD_PROJECT", "")
+        self.location = env.get("GOOGLE_CLOUD_LOCATION", "")
+        self.has_key = bool(env.get("GOOGLE_API_KEY") or env.get("GEMINI_API_KEY"))
 
     def __str__(self) -> str:
         """Name the place, without secrets."""
@@ -81,8 +73,7 @@ class Endpoint:
         Raises:
             JudgeError: naming what is missing.
         """
-        variable = "GOOGLE_VERTEX_BASE_URL" if self.vertex else "GOOGLE_GEMINI_BASE_URL"  # which google-genai reads it from
-        url = base_url or endpoint_named_by(variable) or self.base_url
+        url = base_url or endpoint_named_by(self._variable) or self.base_url
         try:
             parts = urlsplit(url)
             is_web = parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -98,20 +89,6 @@ class Endpoint:
         if not (project := self.project or own_project):
             raise JudgeError("no project for Gemini on Vertex AI: set GOOGLE_CLOUD_PROJECT")
         return {"vertexai": True, "credentials": credentials, "project": project, "location": self.location or "global"}
-
-
-def endpoint_of_environment() -> Endpoint:
-    """Return what the environment says."""
-    env = os.environ
-    switch = env.get("GOOGLE_GENAI_USE_ENTERPRISE", env.get("GOOGLE_GENAI_USE_VERTEXAI", ""))
-    vertex = switch.lower() in {"true", "1"}
-    return Endpoint(
-        vertex=vertex,
-        base_url=env.get("GOOGLE_VERTEX_BASE_URL" if vertex else "GOOGLE_GEMINI_BASE_URL", ""),
-        project=env.get("GOOGLE_CLOUD_PROJECT", ""),
-        location=env.get("GOOGLE_CLOUD_LOCATION", ""),
-        has_key=bool(env.get("GOOGLE_API_KEY") or env.get("GEMINI_API_KEY")),
-    )
 
 
 class _ResponseModel(BaseModel):
@@ -153,7 +130,7 @@ class _Reply(_ResponseModel):
     model_version: str | None = None
 
 
-def answer_of(body: str | bytes) -> Answer:
+def answer_of(body: str | bytes) -> protocol.Answer:
     """Return the answer in the body of a response.
 
     Raises:
@@ -164,13 +141,13 @@ def answer_of(body: str | bytes) -> Answer:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise Unavailable(f"the response cannot be read: {': '.join(filter(None, (place, first['msg'])))}") from None
+        raise protocol.Unavailable(f"the response cannot be read: {': '.join(filter(None, (place, first['msg'])))}") from None
     if reply.candidates:
         candidate = reply.candidates[0]
         parts = (candidate.content and candidate.content.parts) or []
         # Not what it thought on the way, which may name a verdict that it then dropped.
         text = "".join(part.text or "" for part in parts if not part.thought)
-        problem = "" if text else NO_TEXT
+        problem = "" if text else protocol.NO_TEXT
         if candidate.finish_reason not in (None, "STOP", "FINISH_REASON_UNSPECIFIED"):
             problem = _reason(candidate.finish_reason, candidate.finish_message)
     else:
@@ -178,7 +155,7 @@ def answer_of(body: str | bytes) -> Answer:
         text, problem = "", _reason(feedback.block_reason, feedback.block_reason_message) or "no candidates"
     usage = reply.usage_metadata or _Usage()
     output_tokens = [count for count in (usage.candidates_token_count, usage.thoughts_token_count) if count is not None]
-    return Answer(
+    return protocol.Answer(
         text=text,
         model=reply.model_version or "",
         input_tokens=usage.prompt_token_count,
@@ -188,13 +165,13 @@ def answer_of(body: str | bytes) -> Answer:
 
 
 def _reason(code: str | None, message: str | None) -> str:
-    return ": ".join(filter(None, (code, one_line(message or ""))))
+    return ": ".join(filter(None, (code, protocol.one_line(message or ""))))
 
 
-Send = Callable[[Request], Awaitable[str]]
+Send = Callable[[protocol.Request], Awaitable[str]]
 """Sends a request and returns the body of the response."""
 
-_PROBE = Request(instructions="instructions", text="text", schema={"type": "object"})
+_PROBE = protocol.Request(instructions="instructions", text="text", schema={"type": "object"})
 """Stands for any request where it is found out what google-genai makes of one."""
 _HTTP_OPTIONS = ("http_options", "httpOptions")
 _OF_A_CONNECTION = {"accept", "accept-encoding", "connection", "content-length", "host"}
@@ -203,7 +180,7 @@ _SESSIONS: dict[tuple[int, AbstractEventLoop], tuple[ClientSession, WeakSet[Gemi
 """The HTTP sessions by process and event loop, each with the judges that use it: the last one closes it. A forked process shares none."""
 
 
-class GeminiJudge(ResolvedJudge):
+class GeminiJudge(protocol.ResolvedJudge):
     """A model of Google's.
 
     What google-genai makes of a request is the same for all but the words in it: the URL, the headers and how the model generates. So it
@@ -221,16 +198,11 @@ class GeminiJudge(ResolvedJudge):
             JudgeError: naming what is missing to reach it.
         """
         self._model = model
-        self._endpoint = endpoint_of_environment()
+        self._endpoint = Endpoint()
         self._recorders: dict[bytes, _Recorder] = {}
         self._routes: dict[bytes, tuple[Send, str]] = {}
         self._senders: list[Client] = []
         self._recorder({})
-
-    @property
-    def model(self) -> str:
-        """The model's name."""
-        return self._model
 
     @property
     def address(self) -> str:
@@ -253,10 +225,10 @@ class GeminiJudge(ResolvedJudge):
         try:
             self._route(settings)
         except ValueError as error:
-            problem = Problem("$", one_line(str(error)), f"settings that {self._model} takes")
+            problem = Problem("$", protocol.one_line(str(error)), f"settings that {self._model} takes")
             raise ConfigError("judge_model_config", [problem]) from None
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: protocol.Request) -> protocol.Answer:
         """Send one request, once."""
         from aiohttp import ClientError  # noqa: PLC0415
         from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
@@ -356,7 +328,7 @@ class GeminiJudge(ResolvedJudge):
         if proxy and proxy.startswith("https:"):
             proxy = None  # as aiohttp does with one of the environment
 
-        async def send(request: Request) -> str:
+        async def send(request: protocol.Request) -> str:
             authorization = {}
             if credentials:
                 if not credentials.valid:
@@ -397,7 +369,7 @@ class GeminiJudge(ResolvedJudge):
         client = _client(recorder.access, recorder.options.model_copy(update={"async_client_args": arguments}))
         self._senders.append(client)
 
-        async def send(request: Request) -> str:
+        async def send(request: protocol.Request) -> str:
             ours = {"system_instruction": request.instructions, "response_json_schema": request.schema}
             response = await client.aio.models.generate_content(
                 model=self._model, contents=request.text, config=config.model_copy(update=ours)
@@ -418,7 +390,7 @@ class _Recorder:
     options: HttpOptions
 
 
-def _filled(body: Json, request: Request) -> Json:
+def _filled(body: Json, request: protocol.Request) -> Json:
     return body | {
         "contents": [{"parts": [{"text": request.text}], "role": "user"}],
         "systemInstruction": {"parts": [{"text": request.instructions}], "role": "user"},
@@ -444,7 +416,7 @@ def _client(access: Json, options: HttpOptions) -> Client:
     try:
         return Client(http_options=options.model_copy(update={"retry_options": HttpRetryOptions(attempts=1)}), **access)
     except (ValueError, OSError) as error:
-        raise JudgeError(f"Gemini cannot be set up: {one_line(str(error))}") from None
+        raise JudgeError(f"Gemini cannot be set up: {protocol.one_line(str(error))}") from None
 
 
 def _has_certificate() -> bool:
@@ -480,7 +452,7 @@ def _has_netrc() -> bool:
     return "NETRC" in os.environ or home.exists()
 
 
-def _no_answer(error: Exception) -> NoAnswer:
+def _no_answer(error: Exception) -> protocol.NoAnswer:
     """Return what an error of the API or on the way to it means. A wrong key is a bad request (400) to Gemini, not one without permission."""
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
     from google.genai.errors import APIError  # noqa: PLC0415
@@ -488,15 +460,15 @@ def _no_answer(error: Exception) -> NoAnswer:
     if isinstance(error, GoogleAuthError):
         return credentials_failure(error)
     if not isinstance(error, APIError):
-        message = f"{type(error).__name__}: {one_line(str(error))}"
+        message = f"{type(error).__name__}: {protocol.one_line(str(error))}"
         if isinstance(error, ValueError) and not isinstance(error, json.JSONDecodeError | UnicodeError):
-            return Refused(message, every_request=True)
-        return Unavailable(message, overloaded="Timeout" in type(error).__name__)
+            return protocol.Refused(message, every_request=True)
+        return protocol.Unavailable(message, overloaded="Timeout" in type(error).__name__)
     body = error.details.get("error") if isinstance(error.details, dict) else None
     details = [detail for detail in (body.get("details") or [] if isinstance(body, dict) else []) if isinstance(detail, dict)]
-    wait = retry_delay_s(details)
+    wait = protocol.retry_delay_s(details)
     if wait is None:
-        wait = retry_after_s(getattr(error.response, "headers", {}))
+        wait = protocol.retry_after_s(getattr(error.response, "headers", {}))
     no_request = error.status == "FAILED_PRECONDITION" or any(str(detail.get("reason", "")).startswith("API_KEY") for detail in details)
     message = f"{error.code} {error.status or ''}: {error.message or 'no message'}"
-    return failure(error.code, message, retry_after_s=wait, every_request=no_request)
+    return protocol.failure(error.code, message, retry_after_s=wait, every_request=no_request)

@@ -19,19 +19,8 @@ from pydantic import Field
 from mlflow_adk_eval.config.spec import Settings
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.judge import protocol
 from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
-from mlflow_adk_eval.judge.protocol import (
-    NO_TEXT,
-    Answer,
-    NoAnswer,
-    Refused,
-    Request,
-    ResolvedJudge,
-    Unavailable,
-    failure,
-    one_line,
-    retry_after_s,
-)
 from mlflow_adk_eval.judge.providers.access import require_settings
 from mlflow_adk_eval.runtime import defaults, require_extra
 
@@ -78,7 +67,7 @@ class LiteLlmSettings(Settings):
     frequency_penalty: float | None = None
 
 
-class LiteLlmJudge(ResolvedJudge):
+class LiteLlmJudge(protocol.ResolvedJudge):
     """A model that LiteLLM reaches, with the keys that it looks for."""
 
     def __init__(self, model: str) -> None:
@@ -124,14 +113,8 @@ class LiteLlmJudge(ResolvedJudge):
             longest = self._litellm.get_model_info(model).get("max_output_tokens")
         except Exception:  # noqa: BLE001 - LiteLLM raises its own for a model that it does not know
             longest = None
-        self._longest: int | None = longest or (
-            sys.maxsize if self._own else None
-        )  # a hosted model refuses a limit above what it can answer
-
-    @property
-    def model(self) -> str:
-        """The name that it was given."""
-        return self._model
+        # A hosted model refuses a limit above what it can answer.
+        self._longest: int | None = longest or (sys.maxsize if self._own else None)
 
     @property
     def address(self) -> str:
@@ -155,7 +138,7 @@ class LiteLlmJudge(ResolvedJudge):
         """
         require_settings(LiteLlmSettings, settings)
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: protocol.Request) -> protocol.Answer:
         """Send one request, once; in a simpler form, if the server refuses the one in which it was sent."""
         while True:
             form = self._form
@@ -163,14 +146,14 @@ class LiteLlmJudge(ResolvedJudge):
                 return await self._sent(request, _FORMS[form])
             except _FormRefused as refused:
                 if form == len(_FORMS) - 1:
-                    raise Refused(str(refused)) from None
+                    raise protocol.Refused(str(refused)) from None
                 _form_of[self.address] = max(self._form, form + 1)
 
     @property
     def _form(self) -> int:
         return _form_of.get(self.address, 0 if self._own else 1)
 
-    async def _sent(self, request: Request, form: str) -> Answer:
+    async def _sent(self, request: protocol.Request, form: str) -> protocol.Answer:
         from openai import OpenAIError  # noqa: PLC0415 - what the errors of all providers are turned into
 
         instructions = request.instructions
@@ -192,13 +175,13 @@ class LiteLlmJudge(ResolvedJudge):
         except (OpenAIError, OSError) as error:
             raise _no_answer(error) from None
         choice, usage = reply.choices[0], getattr(reply, "usage", None)
-        problem = "" if choice.message.content else NO_TEXT
+        problem = "" if choice.message.content else protocol.NO_TEXT
         fields = getattr(choice.message, "provider_specific_fields", None) or {}
         if choice.finish_reason not in (None, "stop"):
             problem = str(choice.finish_reason)
         elif refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):  # the former since LiteLLM 1.110
-            problem = f"refusal: {one_line(str(refusal))}"
-        return Answer(
+            problem = f"refusal: {protocol.one_line(str(refusal))}"
+        return protocol.Answer(
             text=choice.message.content or "",
             model=reply.model or "",
             input_tokens=getattr(usage, "prompt_tokens", None),
@@ -208,7 +191,7 @@ class LiteLlmJudge(ResolvedJudge):
             host=self.host({}),
         )
 
-    def _limit(self, request: Request) -> Json:
+    def _limit(self, request: protocol.Request) -> Json:
         """Return the limit of the answer, so that a model which never ends costs no more than an answer with long thoughts."""
         if self._longest is None or request.answer_tokens is None:
             return {}
@@ -249,7 +232,7 @@ class LiteLlmJudge(ResolvedJudge):
             await GLOBAL_LOGGING_WORKER.flush()
 
 
-class _FormRefused(Refused):
+class _FormRefused(protocol.Refused):
     """The server does not take the response format."""
 
 
@@ -269,7 +252,7 @@ async def _listed(url: str, provider: str) -> list[Json]:
         async with httpx.AsyncClient(timeout=10.0) as client:
             reply = await client.get(url, headers={"Authorization": f"Bearer {key}"} if key else {})
     except httpx.HTTPError as error:
-        raise Unavailable(f"{type(error).__name__}: {one_line(str(error))}") from None
+        raise protocol.Unavailable(f"{type(error).__name__}: {protocol.one_line(str(error))}") from None
     try:
         body = reply.json() if reply.is_success else {}
     except ValueError:
@@ -288,11 +271,11 @@ def _is_own(provider: str, base: str) -> bool:
     return provider in LOCAL or (provider in _OPEN and bool(host) and not f".{host}".endswith(_HOSTED))
 
 
-def _no_answer(error: Exception) -> NoAnswer:
+def _no_answer(error: Exception) -> protocol.NoAnswer:
     status = getattr(error, "status_code", None)
     if not isinstance(status, int):
-        return Unavailable(f"{type(error).__name__}: {one_line(str(error))}")
+        return protocol.Unavailable(f"{type(error).__name__}: {protocol.one_line(str(error))}")
     if status in (400, 422) and _REFUSES_FORM.search(str(error)):
-        return _FormRefused(one_line(f"{status}: {error}"))
+        return _FormRefused(protocol.one_line(f"{status}: {error}"))
     headers = getattr(error, "litellm_response_headers", None) or getattr(getattr(error, "response", None), "headers", None)
-    return failure(status, f"{status}: {error}", retry_after_s=retry_after_s(headers or {}))
+    return protocol.failure(status, f"{status}: {error}", retry_after_s=protocol.retry_after_s(headers or {}))

@@ -81,9 +81,6 @@ class GivenJudge(ResolvedJudge):
         """Ask it, once."""
         return await self._judge.ask(request)
 
-    async def aclose(self) -> None:
-        """Do nothing: it is its owner's."""
-
 
 class CallableJudge(ResolvedJudge):
     """A function from a request to an answer.
@@ -122,9 +119,6 @@ class CallableJudge(ResolvedJudge):
         except Exception as error:  # the user's own code: whatever it raises is no verdict
             raise Refused(f"{type(error).__name__}: {message_of(error)}") from error
         return answer if answer.latency_s else replace(answer, latency_s=perf_counter() - started)
-
-    async def aclose(self) -> None:
-        """Do nothing: the function is its owner's."""
 
     async def _called(self, request: Request) -> Answer:
         inner = self._fn.func if isinstance(self._fn, partial) else self._fn
