@@ -89,11 +89,6 @@ class ScriptedJudge(ResolvedJudge):
         """Whether its connections would be given back."""
 
     @property
-    def model(self) -> str:
-        """What reports call it."""
-        return self._model
-
-    @property
     def address(self) -> str | None:
         """What its answers are kept under."""
         return self._address

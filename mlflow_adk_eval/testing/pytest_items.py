@@ -26,14 +26,14 @@ class AdkOptions:
     """What the command line, or else the ini file, says."""
 
     agent: str
-    config: Path | None
-    num_runs: int
-    judge: str | None
-    concurrency: int
-    case_timeout_s: float | None
-    turn_timeout_s: float | None
-    user_simulator: str | None
-    experiment: str | None
+    config: Path | None = None
+    num_runs: int = 1
+    judge: str | None = None
+    concurrency: int = 4
+    case_timeout: float | None = None
+    turn_timeout: float | None = None
+    user_simulator: str | None = None
+    experiment: str | None = None
 
 
 class CaseRunner(Protocol):

@@ -13,47 +13,40 @@ from typing import Any
 
 import pytest
 
-HELP = {
-    "agent": ("AGENT", "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording."),
-    "config": ("FILE", "The eval config. Default: test_config.json in each file's folder, else ADK's defaults."),
-    "num_runs": ("N", "Times to repeat each conversation. Default: 1."),
-    "judge": ("MODEL", "A model, or a function as module:name, that judges every criterion. Default: the config's models."),
-    "concurrency": ("N", "Conversations to run in parallel. Default: 4."),
-    "case_timeout": ("S", "Seconds allowed for one case. Default: no limit."),
-    "turn_timeout": ("S", "Seconds the agent has to answer one message. Default: no limit."),
-    "user_simulator": ("MODEL", "A model, or a function as module:name, that plays the user. Default: the config's model."),
-    "experiment": ("NAME", "Log the results as a run in this MLflow experiment."),
+HELP: dict[str, tuple[str, str, Callable[[str], Any]]] = {
+    "agent": (
+        "AGENT",
+        "Run *.test.json and *.evalset.json files on this agent: a module or folder with a root_agent, or a recording.",
+        str,
+    ),
+    "config": ("FILE", "The eval config. Default: test_config.json in each file's folder, else ADK's defaults.", Path),
+    "num_runs": ("N", "Times to repeat each conversation. Default: 1.", int),
+    "judge": ("MODEL", "A model, or a function as module:name, that judges every criterion. Default: the config's models.", str),
+    "concurrency": ("N", "Conversations to run in parallel. Default: 4.", int),
+    "case_timeout": ("S", "Seconds allowed for one case. Default: no limit.", float),
+    "turn_timeout": ("S", "Seconds the agent has to answer one message. Default: no limit.", float),
+    "user_simulator": ("MODEL", "A model, or a function as module:name, that plays the user. Default: the config's model.", str),
+    "experiment": ("NAME", "Log the results as a run in this MLflow experiment.", str),
 }
-"""The options: for each its placeholder and its help. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
+"""The options: for each its placeholder, its help and what makes a value of its text. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, each also as a key of the ini file."""
     group = parser.getgroup("adk", "ADK eval sets (mlflow-adk-eval)")
-    for name, (metavar, text) in HELP.items():
+    for name, (metavar, text, _) in HELP.items():
         group.addoption(_flag(name), dest=f"adk_{name}", metavar=metavar, default=None, help=text)
         parser.addini(f"adk_{name}", f"As {_flag(name)}.", default=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin, if there is an agent."""
-    agent = _given(config, "agent")
-    if not agent:
+    if not _given(config, "agent"):
         return
     from mlflow_adk_eval.testing.pytest_items import AdkOptions  # noqa: PLC0415 - only where there is an agent
 
-    named = _given(config, "config")
-    options = AdkOptions(
-        agent=agent,
-        config=Path(named) if named else None,
-        num_runs=_number(config, "num_runs", int) or 1,
-        judge=_given(config, "judge"),
-        concurrency=_number(config, "concurrency", int) or 4,
-        case_timeout_s=_number(config, "case_timeout", float),
-        turn_timeout_s=_number(config, "turn_timeout", float),
-        user_simulator=_given(config, "user_simulator"),
-        experiment=_given(config, "experiment"),
-    )
+    given = {name: _value(config, name, kind) for name, (_, _, kind) in HELP.items()}
+    options = AdkOptions(**{name: value for name, value in given.items() if value is not None})
     if options.experiment and config.getoption("dist", "no") != "no":
         raise pytest.UsageError(
             "--adk-experiment: the cases of one MLflow run must come from one process; remove -n (conversations run in parallel anyway)"
@@ -75,10 +68,11 @@ def _given(config: pytest.Config, name: str) -> str | None:
     return found
 
 
-def _number(config: pytest.Config, name: str, kind: Callable[[str], Any]) -> Any:
+def _value(config: pytest.Config, name: str, kind: Callable[[str], Any]) -> Any:
+    """Return the value of an option; a number must be above 0."""
     value = _given(config, name)
-    if value is None:
-        return None
+    if value is None or kind not in (int, float):
+        return None if value is None else kind(value)
     try:
         number = kind(value)
     except ValueError:

@@ -275,7 +275,7 @@ class PytestSession:
         if self._ready is None:
             try:
                 options = self.options
-                agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout_s, turn_s=options.turn_timeout_s))
+                agent = resolve_agent(options.agent, limits=Limits(case_s=options.case_timeout, turn_s=options.turn_timeout))
                 judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
                 user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
                 with ExitStack() as resources:
