@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -56,25 +55,15 @@ _HEADERS = (
 _LONGEST_FORM = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewOptions:
-    """What the viewer may show besides the store."""
-
-    mlflow_url: str | None = None
-    """Where MLflow's own pages are; ``None``: nowhere."""
-    labeller: str = ""
-    """Who labels; empty: nobody, and nothing can be written."""
-
-
 Page = Callable[[Request], Response]
 
 
 class Viewer:
     """The pages of one store."""
 
-    def __init__(self, store: RunStore, options: ViewOptions) -> None:
-        """Take what is shown."""
-        self.store, self.options = store, options
+    def __init__(self, store: RunStore, mlflow_url: str | None, labeller: str) -> None:
+        """Take what is shown, as `application` does."""
+        self.store, self._mlflow_url, self._labeller = store, mlflow_url, labeller
         self._lock = threading.Lock()
         self._secrets = secrets_of()
 
@@ -113,7 +102,7 @@ class Viewer:
 
     def mlflow(self, row: RunRow, tab: str = "") -> str:
         """Return where MLflow shows a run; empty where that is not known."""
-        base = self.options.mlflow_url
+        base = self._mlflow_url
         return "" if base is None else f"{base.rstrip('/')}/#/experiments/{row.experiment_id}/runs/{row.run_id}{tab}"
 
     def runs(self, request: Request) -> Response:
@@ -183,10 +172,10 @@ class Viewer:
     def label(self, request: Request) -> Response:
         """Show the next cell to label."""
         opened = self._opened(request)
-        judged, labelling = self.store.labelling(opened.row.run_id, self.options.labeller)
+        judged, labelling = self.store.labelling(opened.row.run_id, self._labeller)
         context = label_page(opened, judged, labelling, query_of(request), Texts(self._secrets))
         then = command("calibrate", opened.row.run_id, "-o", "calibration.json", tracking_uri=self.store.tracking_uri)
-        return self._of_run(request, "label.html.j2", opened, labeller=self.options.labeller, command=then, **context)
+        return self._of_run(request, "label.html.j2", opened, labeller=self._labeller, command=then, **context)
 
     async def take_label(self, request: Request) -> Response:
         """Keep a label, and show the next cell."""
@@ -199,7 +188,7 @@ class Viewer:
         return await run_in_threadpool(self.alone(self._keep_label), request)
 
     def _keep_label(self, request: Request) -> Response:
-        form, (_, labelling) = request.state.form, self.store.labelling(self._opened(request).row.run_id, self.options.labeller)
+        form, (_, labelling) = request.state.form, self.store.labelling(self._opened(request).row.run_id, self._labeller)
         if form.get("undo"):
             unit = labelled_unit(labelling, form["undo"])
             with reaching_mlflow("The label could not be removed"):
@@ -237,7 +226,7 @@ class Viewer:
             "bases": [(name, query_of(request)(baseline=other)) for name, other in against],
             "held": registry.held_by(row),
             "noted": [(note, self.mlflow(row, f"/artifacts/{note.record}")) for note in registry.noted.get(row.run_id, ())],
-            "label_here": link(f"/runs/{row.run_id}/label") if self.options.labeller else "",
+            "label_here": link(f"/runs/{row.run_id}/label") if self._labeller else "",
             **context,
         }
         return self.rendered(request, template, row.name, **given)
@@ -283,15 +272,16 @@ class _SameOrigin:
         await app(scope, receive, safe)
 
 
-def application(store: RunStore, options: ViewOptions, hosts: Sequence[str] = HOSTS) -> Starlette:
+def application(store: RunStore, *, mlflow_url: str | None = None, labeller: str = "", hosts: Sequence[str] = HOSTS) -> Starlette:
     """Return the application.
 
     Args:
         store: what is shown.
-        options: what may be shown besides.
+        mlflow_url: where MLflow's own pages are; ``None``: nowhere.
+        labeller: who labels; empty: nobody, and nothing can be written.
         hosts: by which names a browser may call it.
     """
-    viewer = Viewer(store, options)
+    viewer = Viewer(store, mlflow_url, labeller)
 
     async def styles(_: Request) -> Response:
         """Answer those of the HTML reports, whose components the pages are made of."""
@@ -307,7 +297,7 @@ def application(store: RunStore, options: ViewOptions, hosts: Sequence[str] = HO
     }
     routes: list[BaseRoute] = [Route(path, viewer.alone(page)) for path, page in shown.items()]
     routes += [Route("/components.css", styles), Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")]))]
-    if options.labeller:
+    if labeller:
         path = "/runs/{run_id}/label"
         routes += [Route(path, viewer.alone(viewer.label)), Route(path, viewer.take_label, methods=["POST"])]
 

@@ -34,12 +34,11 @@ def app() -> Any:
     from starlette.routing import Mount, Route  # noqa: PLC0415
 
     from mlflow_adk_eval.integrations.server_worker import server_worker  # noqa: PLC0415
-    from mlflow_adk_eval.viewer.app import ViewOptions, application  # noqa: PLC0415
+    from mlflow_adk_eval.viewer.app import application  # noqa: PLC0415
     from mlflow_adk_eval.viewer.store import RunStore  # noqa: PLC0415
 
     mlflow_app, store_uri, prefix = server_worker()
-    options = ViewOptions(mlflow_url=f"{prefix}/")
-    viewer = application(RunStore(store_uri), options, hosts=["*"])  # MLflow's own middleware checks the host
+    viewer = application(RunStore(store_uri), mlflow_url=f"{prefix}/", hosts=["*"])  # MLflow's own middleware checks the host
     path = f"{prefix}{PATH}"
     mlflow_app.router.routes[:0] = [Route(path, lambda _: RedirectResponse(f"{path}/")), Mount(path, viewer)]
     return mlflow_app

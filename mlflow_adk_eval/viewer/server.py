@@ -37,12 +37,12 @@ def serve(
         import starlette  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - an extra
         import uvicorn  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport] - likewise
     from mlflow_adk_eval.integrations.rapid_server import server as local  # noqa: PLC0415 - what comes now loads MLflow
-    from mlflow_adk_eval.viewer.app import ViewOptions, application  # noqa: PLC0415
+    from mlflow_adk_eval.viewer.app import application  # noqa: PLC0415
     from mlflow_adk_eval.viewer.store import RunStore  # noqa: PLC0415
 
     store = RunStore(tracking_uri, experiment)
     store.rows()
-    app = application(store, ViewOptions(mlflow_url=mlflow_url or store.server or None, labeller=user_at_host() if label else ""))
+    app = application(store, mlflow_url=mlflow_url or store.server or None, labeller=user_at_host() if label else "")
     with local.listening(local.Serving(port=port)) as listener:
         server = local.quiet_server(app)
         with local.stopped_by_signals(server):

@@ -17,7 +17,7 @@ import uvicorn
 from mlflow_adk_eval.integrations.rapid_server.server import Serving, listening, url_of
 from mlflow_adk_eval.testing import Request, answer_for
 from mlflow_adk_eval.tracking.client import open_store
-from mlflow_adk_eval.viewer.app import ViewOptions, application
+from mlflow_adk_eval.viewer.app import application
 from mlflow_adk_eval.viewer.store import RunStore
 from tests.analysis.calibrated import EXPERIMENT as LABELS
 from tests.analysis.calibrated import evaluated, judge
@@ -48,7 +48,7 @@ class View:
 @contextmanager
 def serving(uri: str, runs: dict[str, str], **options: str) -> Generator[View]:
     """Serve a store."""
-    app = application(RunStore(uri), ViewOptions(mlflow_url="http://mlflow.example", **options))
+    app = application(RunStore(uri), mlflow_url="http://mlflow.example", **options)
     with listening(Serving(port=0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
