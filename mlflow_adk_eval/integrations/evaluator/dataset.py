@@ -139,13 +139,9 @@ class EvalSetDataset(Dataset, PyFuncConvertibleDatasetMixin):  # type: ignore[mi
         from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
 
         said = [[turn.user_text for turn in case.conversation or ()] for case in self.eval_set.eval_cases]
-        return DataFrame(
-            {
-                "eval_id": list(self.eval_set.eval_ids),
-                "inputs": [texts[0] if len(texts) == 1 else texts for texts in said],
-                "targets": [dump(case) for case in self.eval_set.eval_cases],
-            }
-        )
+        inputs = [texts[0] if len(texts) == 1 else texts for texts in said]
+        targets = [dump(case) for case in self.eval_set.eval_cases]
+        return DataFrame({"eval_id": list(self.eval_set.eval_ids), "inputs": inputs, "targets": targets})
 
 
 class EvalSetTable(EvaluationDataset):  # type: ignore[misc]
