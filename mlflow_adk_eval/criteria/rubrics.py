@@ -129,7 +129,7 @@ def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> Iterator[str]:
             yield f"{what} no criterion uses rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
 
 
-_WORTH = {"yes": 1.0, "no": 0.0}
+WORTH = {"yes": 1.0, "no": 0.0}
 _NO_RUBRIC = "no rubric applies to this case"
 _NO_CALLS = "(no tool was called)"
 
@@ -224,7 +224,7 @@ async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[s
     if not rubrics.texts:
         return None
     items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    question = Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=_WORTH)
+    question = Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=WORTH)
     voting = await collector.decide(question, where)
     return Cell(combined(voting.results, "rubric"), voting.votes)
 

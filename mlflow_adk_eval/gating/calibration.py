@@ -29,7 +29,7 @@ from mlflow_adk_eval.analysis.calibration.labels import PLACE, JudgeDecision, La
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import JudgedSettings, RubricSettings
-from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, rubrics_of_conversation, rubrics_of_turn, turns_of
+from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, WORTH, rubrics_of_conversation, rubrics_of_turn, turns_of
 from mlflow_adk_eval.errors import Problem, TrackingError, UsageError
 from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.gating.attestation import attestation_problems
@@ -40,7 +40,6 @@ from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion, prompt_keys, state_problems
 
-_WORTH = {"yes": 1.0, "no": 0.0}
 _LONGEST_SAYING = 300
 
 
@@ -126,10 +125,10 @@ def _units_of(run_id: str, config: EvalConfig, case: EvalCase, run_index: int, r
             if scored and not votes:  # of an answer that says nothing: it satisfies no rubric
                 units[unit(index, rubric_id)] = JudgeDecision(passed=False, said="no judge was asked")
                 continue
-            cast = [vote for vote in votes if vote.rubric_id == rubric_id and vote.verdict in _WORTH]
+            cast = [vote for vote in votes if vote.rubric_id == rubric_id and vote.verdict in WORTH]
             # With a score, all rubrics have their verdicts, so that the votes not cast could not have changed them.
             of = len(cast) if scored and cast else settings.judge_model_options.num_samples
-            worths = [_WORTH[vote.verdict or ""] for vote in cast[:of]]
+            worths = [WORTH[vote.verdict or ""] for vote in cast[:of]]
             won = early_verdict(worths, of=of, lowest=0.0, highest=1.0)
             said = _short(next((vote.explanation for vote, worth in zip(cast, worths, strict=False) if worth == won), ""))
             passed = None if won is None else bool(won)

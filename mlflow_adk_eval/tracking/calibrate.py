@@ -32,6 +32,7 @@ from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import canonical_json
 from mlflow_adk_eval.gating.calibration import JudgedRun, cells_of, criteria_of, end_of, judged_run, united
+from mlflow_adk_eval.gating.drift import CALIBRATION
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.results.report import Report
@@ -41,8 +42,6 @@ from mlflow_adk_eval.store.reaching import created_once, unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import assessment_name, fitted
 
-ARTIFACT = "adk_eval_calibration/calibration.json"
-"""Where a run keeps a calibration, beside its evidence."""
 _LONGEST_NAME = 1000
 _MOST_NAMED = 8
 
@@ -116,7 +115,7 @@ def calibrate(
             disagreements=disagreements_of(judged, opinions),
         )
         for run_id in run_ids if log else ():
-            store.client.log_text(run_id, calibration.dumps(), ARTIFACT)
+            store.client.log_text(run_id, calibration.dumps(), CALIBRATION)
     return calibration
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,33 +225,26 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+def _parts(value: Any) -> Iterable[tuple[int | str, Any]]:
+    """Return what an object or a list holds, each with its key or index; nothing for other values."""
+    return value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+
+
 def _not_finite(value: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
-    match value:
-        case float() if not math.isfinite(value):
-            yield steps
-        case Mapping():
-            for key, item in value.items():
-                yield from _not_finite(item, (*steps, key))
-        case list():
-            for index, item in enumerate(value):
-                yield from _not_finite(item, (*steps, index))
-        case _:
-            return
+    if isinstance(value, float) and not math.isfinite(value):
+        yield steps
+    for step, item in _parts(value):
+        yield from _not_finite(item, (*steps, step))
 
 
 def _differences(one: Any, other: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
     """Yield where two JSON values differ."""
-    match one, other:
-        case dict(), dict() if one.keys() == other.keys():
-            for key, item in one.items():
-                yield from _differences(item, other[key], (*steps, key))
-        case list(), list() if len(one) == len(other):
-            for index, item in enumerate(one):
-                yield from _differences(item, other[index], (*steps, index))
-        case _ if _key(one) != _key(other):
-            yield steps
-        case _:
-            return
+    left, right = dict(_parts(one)), dict(_parts(other))
+    if left and left.keys() == right.keys() and type(one) is type(other):
+        for step, item in left.items():
+            yield from _differences(item, right[step], (*steps, step))
+    elif _key(one) != _key(other):
+        yield steps
 
 
 def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], source: str) -> EvalCase:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval, proportion_interval, wilson_interval
-from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm, in_both
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
 from mlflow_adk_eval.analysis.stats.power import (
     cases_needed,
     cases_to_exclude,
@@ -23,7 +23,6 @@ __all__ = [
     "detectable_rate_drop",
     "fewest_cases",
     "holm",
-    "in_both",
     "mean_interval",
     "proportion_interval",
     "rate_cases_needed",
