@@ -18,7 +18,6 @@ from mlflow_adk_eval.analysis.calibration.calibration import (
     Labelled,
     Sample,
     calibration_problems,
-    corrected_of,
     judged_sample,
     load_calibration,
     settings_sha256,
@@ -231,7 +230,6 @@ def test_another_judge_threshold_or_prompt_is_noticed(run: Report, store: str, k
 def test_a_criterion_without_labels_is_noticed(run: Report, store: str) -> None:
     found = calibrated(run, store)
     assert calibration_problems(found, {}, RUBRICS) == [f"the calibration has no labels for {RUBRICS}; it has labels for {MATCH}"]
-    assert corrected_of(found, run.cases, RUBRICS) == f"the calibration has no labels for {RUBRICS}"
 
 
 def test_other_rubrics_or_settings_make_another_judge(run: Report, store: str) -> None:
@@ -263,7 +261,7 @@ def test_the_gate_gets_the_rate_of_any_run_by_the_same_judge(run: Report, store:
     sample = judged_sample(run.cases, MATCH)
     rates = found.rates(MATCH)
     assert rates is not None
-    corrected = corrected_of(found, run.cases, MATCH, 0.9)
+    corrected = found.criteria[MATCH].corrected(sample, 0.9)
     assert corrected == corrected_rate(12, 19, rates, 0.9, design_effect=sample.design_effect)
     assert isinstance(corrected, Corrected)
     assert corrected.value == pytest.approx(12 / 19)

@@ -284,14 +284,6 @@ def outcomes_of(result: CriterionResult, level: Level) -> dict[int | None, Outco
     return {index: cell for index, cell in enumerate(result.per_invocation) if cell is not None}
 
 
-def corrected_of(calibration: Calibration, cases: Iterable[CaseResult], criterion: str, confidence: float = 0.95) -> Corrected | str:
-    """Return the corrected pass rate of a criterion over the cells of any run's cases; a text says why there is none."""
-    calibrated = calibration.criteria.get(criterion)
-    if calibrated is None:
-        return f"the calibration has no labels for {criterion}"
-    return calibrated.corrected(judged_sample(cases, criterion, calibrated.level), confidence)
-
-
 _HARDLY_BY_CHANCE = 3.29
 """The deviation that random labelling reaches once in a thousand times."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mlflow_adk_eval.analysis import stats
-from mlflow_adk_eval.analysis.calibration.calibration import corrected_of
+from mlflow_adk_eval.analysis.calibration.calibration import judged_sample
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
 from mlflow_adk_eval.analysis.calibration.prediction_powered import people_rate
 from mlflow_adk_eval.config.eval_config import judged_criteria
@@ -133,7 +133,8 @@ def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: Jud
             what = f"pass rate that people would give, by {counted(sample.judged, 'verdict')} and labels of {among.labelled}{chosen},"
             found = people_rate(sample.passed, sample.judged, among, target.confidence, design_effect=sample.design_effect)
     elif not found:
-        found = corrected_of(calibration, report.cases, name, target.confidence)
+        judge = calibration.criteria[name]
+        found = judge.corrected(judged_sample(report.cases, name, judge.level), target.confidence)
     if isinstance(found, str):
         return target.check(limit.demand, "undecided", f"no corrected pass rate: {found}", cases)
     interval, lead = (found.low, found.high), f"{what} {format_number(found.value)} over {counted(cases, 'case')}"
