@@ -22,19 +22,9 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 import anyio
 
+from mlflow_adk_eval.config import spec
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, load_config, parse_config
 from mlflow_adk_eval.config.inputs import ConfigSource
-from mlflow_adk_eval.config.spec import (
-    CRITERIA,
-    CriterionSettings,
-    CriterionSpec,
-    CustomSettings,
-    JudgedSettings,
-    Need,
-    RubricSettings,
-    Settings,
-    VertexSettings,
-)
 from mlflow_adk_eval.criteria.criterion import Planned
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import AdkEvalError, ConfigError, Problem, did_you_mean
@@ -75,7 +65,7 @@ T = TypeVar("T")
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
 
-_CELL_OF: Mapping[Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
+_CELL_OF: Mapping[spec.Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
 """The cell of a row that holds what a criterion needs."""
 
 
@@ -83,7 +73,7 @@ def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
     """Return the cells without which a criterion would judge by what nobody said; none for a metric of the user's own."""
     if criterion in (config.custom_metrics or {}):
         return ()
-    return tuple(_CELL_OF[need] for need in CRITERIA[criterion].needs if need in _CELL_OF)
+    return tuple(_CELL_OF[need] for need in spec.CRITERIA[criterion].needs if need in _CELL_OF)
 
 
 class RowScoring:
@@ -102,7 +92,7 @@ class RowScoring:
         chosen = setup or JudgeSetup()
         self.own_judge = chosen.judge is not None
         """Whether the caller named a judge, who then decides in place of the config's models."""
-        judged = [(name, one) for name, listed in config.by_criterion.items() for one in listed if isinstance(one, JudgedSettings)]
+        judged = [(name, one) for name, listed in config.by_criterion.items() for one in listed if isinstance(one, spec.JudgedSettings)]
         answers = self._resources.enter_context(opened(chosen.ledger if judged else False))
         self._judging = JudgeSession(replace(chosen, answers=answers))
         self._limit = chosen.options.max_concurrency
@@ -113,8 +103,8 @@ class RowScoring:
         self._rested_at = -math.inf
         self._judging.check(config)
         for name, settings in judged:
-            by_service = isinstance(settings, VertexSettings) and settings.backend == "vertex"
-            self._judging.vertex() if by_service else self._judging.vote_collector(settings, CRITERIA[name].prompts)
+            by_service = isinstance(settings, spec.VertexSettings) and settings.backend == "vertex"
+            self._judging.vertex() if by_service else self._judging.vote_collector(settings, spec.CRITERIA[name].prompts)
         BACKGROUND.closes(self, partial(_close, self._judging, self._resources))  # which must not hold this object
 
     def __deepcopy__(self, memo: Any) -> Self:
@@ -157,12 +147,12 @@ class RowScoring:
 
     async def _result(self, row: Row, criterion: str) -> CriterionResult:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
-        if settings is None and criterion not in CRITERIA.informative:
+        if settings is None and criterion not in spec.CRITERIA.informative:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
         lacking = [name for name in needed_cells(criterion, self.config) if name in row.lacks]
         if lacking:
             return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
-        if not isinstance(settings, JudgedSettings | CustomSettings):
+        if not isinstance(settings, spec.JudgedSettings | spec.CustomSettings):
             return await self._judged(row, criterion, settings)
         played, digest = row.conversation, hashlib.sha256()  # over what a judgement depends on
         for model in (row.case, *played.actual):
@@ -183,7 +173,7 @@ class RowScoring:
             self._found[key] = result
         return self._found[key]
 
-    async def _judged(self, row: Row, criterion: str, settings: CriterionSettings | None) -> CriterionResult:
+    async def _judged(self, row: Row, criterion: str, settings: spec.CriterionSettings | None) -> CriterionResult:
         try:
             planned = self._plan(row.case, criterion, settings)
         except AdkEvalError as error:
@@ -192,13 +182,13 @@ class RowScoring:
             return self._error(criterion, settings, "the criterion's settings exclude this case")
         return (await apply_criteria(row.case, row.run_index, row.conversation, [planned])).results[0]
 
-    def _plan(self, case: EvalCase, criterion: str, settings: CriterionSettings | None) -> Planned | None:
+    def _plan(self, case: EvalCase, criterion: str, settings: spec.CriterionSettings | None) -> Planned | None:
         """Return a criterion as a case has it, planned once for all cases that it is the same in; ``None`` where it is left out.
 
         Raises:
             AdkEvalError: if the criterion cannot be applied to the case.
         """
-        rubrics = (case.rubrics, *(turn.rubrics for turn in case.conversation or ())) if isinstance(settings, RubricSettings) else ()
+        rubrics = (case.rubrics, *(turn.rubrics for turn in case.conversation or ())) if isinstance(settings, spec.RubricSettings) else ()
         key = (criterion, id(settings), case.conversation is None, bool(case.final_session_state), repr(rubrics) if any(rubrics) else "")
         if key not in self._plans:
             config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
@@ -206,7 +196,7 @@ class RowScoring:
             self._plans[key] = next((one for one in found if one.name == criterion), None)
         return self._plans[key]
 
-    def _error(self, criterion: str, settings: CriterionSettings | None, reason: str) -> CriterionResult:
+    def _error(self, criterion: str, settings: spec.CriterionSettings | None, reason: str) -> CriterionResult:
         error = Errored(reason)
         return CriterionResult(
             criterion=criterion,
@@ -255,7 +245,7 @@ class CriterionFunctions(Generic[T]):
             module: the ``__name__`` of the module that the functions are to be in.
         """
         self._module = module
-        self._made = cache(lambda spec: _function(spec, make, module))
+        self._made = cache(lambda criterion: _function(criterion, make, module))
 
     def named(self, name: str) -> Callable[..., T]:
         """Return the function of a criterion.
@@ -263,14 +253,14 @@ class CriterionFunctions(Generic[T]):
         Raises:
             AttributeError: if there is no such criterion.
         """
-        if name.startswith("__") or name not in CRITERIA:
-            hint = "" if name.startswith("__") else did_you_mean(name, list(CRITERIA))
+        if name.startswith("__") or name not in spec.CRITERIA:
+            hint = "" if name.startswith("__") else did_you_mean(name, list(spec.CRITERIA))
             raise AttributeError(f"module {self._module!r} has no attribute {name!r}. {hint}".strip())
-        return self._made(CRITERIA[name])
+        return self._made(spec.CRITERIA[name])
 
 
-def _function(spec: CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
-    name, fields = spec.name, spec.settings.model_fields
+def _function(criterion: spec.CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
+    name, fields = criterion.name, criterion.settings.model_fields
     default = default_config().criteria.get(name)
     threshold = {"threshold": default.threshold} if default else {}  # of a criterion that ADK has one for
     parameters: dict[str, Parameter] = {}
@@ -293,13 +283,13 @@ def _function(spec: CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], 
     listed = "\n".join(f"    {key}: {field.description or 'see the settings of the criterion.'}" for key, field in fields.items())
     judging = (getdoc(judge_setup) or "").partition("Args:\n")[2].partition("\n\n")[0]
     errors = "    ConfigError: names every unknown, missing or wrong keyword.\n    JudgeError: if a judge cannot be set up."
-    function.__doc__ = f"Return ``{name}``: {spec.about}.\n\nArgs:\n{listed}\n{judging}\n\nRaises:\n{errors}\n"
+    function.__doc__ = f"Return ``{name}``: {criterion.about}.\n\nArgs:\n{listed}\n{judging}\n\nRaises:\n{errors}\n"
     function.__signature__ = Signature(list(parameters.values()))  # type: ignore[attr-defined]  # pyright: ignore[reportFunctionMemberAccess] - any function may have one
     return function
 
 
 def _plain(value: Any) -> Any:
     """Return models among the settings as a config would spell them."""
-    if isinstance(value, Model | Settings):
+    if isinstance(value, Model | spec.Settings):
         return value.model_dump(mode="json", exclude_unset=True, exclude_none=True)
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
