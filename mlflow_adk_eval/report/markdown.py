@@ -167,7 +167,7 @@ def step_summary(
 
 
 def _total_cells(one: CriterionTotals) -> tuple[str, ...]:
-    return plain(one.criterion), one.evidence, plain(one.threshold), f"{one.passed} of {one.planned}"
+    return plain(one.criterion), one.evidence, plain(one.threshold), f"{one.passed} of {len(one.tallies)}"
 
 
 def decision_summary(decision: Decision, title: str = "") -> str:

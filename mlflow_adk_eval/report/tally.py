@@ -66,52 +66,47 @@ def case_line(result: CaseResult, label: str, *, case: str = "") -> CaseLine:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CriterionTotals:
     """One deciding criterion over the case runs that have it."""
 
     criterion: str
-    thresholds: tuple[float, ...]
-    """Several where files differ, smallest first."""
-    greater_is_better: bool
-    mean: float | None
-    """Over the evaluated case runs."""
-    passed: int
-    evaluated: int
-    planned: int
+    tallies: Sequence[Tally]
+
+    @property
+    def scores(self) -> list[float]:
+        """Those of the evaluated case runs."""
+        return [tally.score for tally in self.tallies if tally.score is not None]
+
+    @property
+    def passed(self) -> int:
+        """How many case runs reach their threshold."""
+        return sum(tally.passed for tally in self.tallies)
 
     @property
     def threshold(self) -> str:
-        """The threshold as text.
+        """The threshold as text; several where files differ, smallest first.
 
-        >>> CriterionTotals(criterion="c", thresholds=(0.5,), greater_is_better=True, mean=1.0, passed=1, evaluated=1, planned=1).threshold
+        >>> from mlflow_adk_eval.results.outcomes import PlannedCriterion
+        >>> CriterionTotals("c", [Tally(PlannedCriterion("c", 0.5, greater_is_better=True), 1.0, 1, 0, 0)]).threshold
         '≥ 0.5'
         """
-        return f"{'≥' if self.greater_is_better else '≤'} {' | '.join(f'{value:g}' for value in self.thresholds)}"
+        thresholds = sorted({tally.planned.threshold or 0.0 for tally in self.tallies})
+        return f"{'≥' if self.tallies[0].planned.greater_is_better else '≤'} {' | '.join(f'{value:g}' for value in thresholds)}"
 
     @property
     def evidence(self) -> str:
         """The mean, with what it rests on where something is missing."""
-        nearest = min(self.thresholds, key=lambda threshold: abs(threshold - (self.mean or 0.0)))
-        return format_evidence(self.mean, nearest, self.evaluated, self.planned)
+        average = mean(self.scores) if self.scores else None
+        thresholds = sorted(tally.planned.threshold or 0.0 for tally in self.tallies)
+        nearest = min(thresholds, key=lambda threshold: abs(threshold - (average or 0.0)))
+        return format_evidence(average, nearest, len(self.scores), len(self.tallies))
 
 
 def totals(cases: Iterable[CaseLine]) -> list[CriterionTotals]:
     """Return the totals of each criterion that decides, in the order in which they first come up."""
     by_criterion = grouped((tally.planned.criterion, tally) for case in cases for tally in case.tallies if tally.planned.decides)
-    return [
-        CriterionTotals(
-            criterion=name,
-            thresholds=tuple(sorted({one.planned.threshold for one in tallies if one.planned.threshold is not None})),
-            greater_is_better=tallies[0].planned.greater_is_better,
-            mean=mean(scores) if scores else None,
-            passed=sum(one.passed for one in tallies),
-            evaluated=len(scores),
-            planned=len(tallies),
-        )
-        for name, tallies in by_criterion.items()
-        for scores in [[one.score for one in tallies if one.score is not None]]
-    ]
+    return [CriterionTotals(name, tallies) for name, tallies in by_criterion.items()]
 
 
 def causes_of_lines(lines: Sequence[CaseLine]) -> list[Cause]:

@@ -94,9 +94,9 @@ class Results:
             max((len(text) for text in texts), default=0) for texts in zip(*((one.criterion, one.threshold) for one in found), strict=True)
         ]
         for one in found:
-            total = f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {one.evidence}  passed {one.passed} of {one.planned}"
-            missed = one.passed < one.evaluated
-            yield total, {"green" if one.passed == one.planned else "red" if missed else "yellow": True}
+            total = f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {one.evidence}  passed {one.passed} of {len(one.tallies)}"
+            missed = one.passed < len(one.scores)
+            yield total, {"green" if one.passed == len(one.tallies) else "red" if missed else "yellow": True}
         flaky = flaky_of(lines)
         for case in flaky[:_MAX_FLAKY]:
             yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
