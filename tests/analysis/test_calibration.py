@@ -27,9 +27,10 @@ from mlflow_adk_eval.analysis.calibration.labels import LabelError
 from mlflow_adk_eval.cli.judges import calibrate as command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from mlflow_adk_eval.gating.drift import CALIBRATION
 from mlflow_adk_eval.report.calibration import calibration_json, remarks
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.tracking.calibrate import ARTIFACT, calibrate
+from mlflow_adk_eval.tracking.calibrate import calibrate
 from tests.analysis.calibrated import CONFIG, EXPERIMENT, MATCH, RUBRICS, answers, deserves, evaluated
 from tests.mlflow_kit import opened
 
@@ -342,7 +343,7 @@ def test_it_is_kept_with_the_run_on_demand_and_the_evidence_still_holds(run: Rep
 
     before = params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics
     assert invoke(run.run_id, "--labels", table, "--tracking-uri", store, "--log").exit_code == 0
-    kept = MlflowStore(store).artifact(run.run_id or "", ARTIFACT)
+    kept = MlflowStore(store).artifact(run.run_id or "", CALIBRATION)
     assert kept is not None
     assert load_calibration(json.loads(kept)).rates(MATCH) == calibrated(run, store).rates(MATCH)
     assert (params_of(run, store), MlflowClient(store).get_run(run.run_id or "").data.metrics) == before
