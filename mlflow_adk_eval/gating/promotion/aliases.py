@@ -176,13 +176,7 @@ class AliasAudit:
 
 
 def audit_in(
-    store: MlflowStore,
-    name: str,
-    alias: str | None = None,
-    *,
-    restore: bool = False,
-    dry_run: bool = False,
-    required: bool = True,
+    store: MlflowStore, name: str, alias: str | None = None, *, restore: bool = False, dry_run: bool = False, required: bool = True
 ) -> tuple[AliasAudit, ...]:
     """Look at an alias of a model, or at each that was ever promoted; `restore`: and move back what is proven to be wrong.
 
