@@ -23,7 +23,7 @@ from mlflow_adk_eval.evalset.models import IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import VotedItem
-from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, mean
+from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, grouped, mean
 from mlflow_adk_eval.runtime import gathered
 
 _NAME = "hallucinations_v1"
@@ -62,9 +62,7 @@ class Hallucinations(JudgedTurns[HallucinationsSettings]):
         context = knowledge(run.actual[: index + 1])
         questions = [(statement[0], question) for statement in statements for question in _questions(statement, context)]
         votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in questions)
-        findings: dict[str, list[VotedItem]] = {}
-        for (name, _), voting in zip(questions, votings, strict=True):
-            findings.setdefault(name, []).extend(voting.results)
+        findings = grouped((name, found) for (name, _), voting in zip(questions, votings, strict=True) for found in voting.results)
         return Cell(_outcome(findings), tuple(vote for voting in votings for vote in voting.votes))
 
 
