@@ -289,7 +289,9 @@ def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]
         votes: those on this cell.
     """
     recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
-    by_item = grouped((vote.rubric_id, vote) for vote in votes)
+    by_item: dict[str | None, list[Vote]] = {}
+    for vote in votes:
+        by_item.setdefault(vote.rubric_id, []).append(vote)
     results: list[ItemResult] = []
     for item in dict.fromkeys((*recorded, *by_item)):
         record, cast = recorded.get(item, {}), by_item.get(item, ())
