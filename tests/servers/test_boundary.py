@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from mlflow_adk_eval.cli import run as run_commands
+from mlflow_adk_eval.cli import options
 from mlflow_adk_eval.errors import TrackingError
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.client import connect
@@ -78,7 +78,7 @@ def test_a_mistake_exits_with_3_since_1_says_that_a_threshold_was_missed(here: P
     def mistaken(*_: object) -> NoReturn:
         raise KeyError("ours")
 
-    monkeypatch.setattr(run_commands, "eval_set_paths", mistaken)
+    monkeypatch.setattr(options, "eval_set_paths", mistaken)
     done = invoke("run", "agent", "cases.json", "--json")
     assert done.exit_code == 3
     assert "KeyError: 'ours'" in done.stderr

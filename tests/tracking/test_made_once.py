@@ -85,7 +85,7 @@ class TestByScorers:
 
     def test_whatever_the_rows(self, planned: list[tuple[str, ...]]) -> None:
         ready = scoring({"criteria": {RESPONSE: 0.5, TRAJECTORY: 1.0, MATCH: 0.5}}, judge=ScriptedJudge("valid"), ledger=False)
-        for criterion in ready.criteria:
+        for criterion in ready.config.by_criterion:
             assert [found.score for found in ready.results(self.rows(5), criterion)] == [1.0] * 5
         for single in self.rows(3):
             ready.result(single, RESPONSE)

@@ -265,6 +265,9 @@ ENTRIES = {"converse", "turn", "state", "say", "ask", "predict", "function", "fn
 WITHIN = {
     "agents/adk/agent.py AdkAgent._app": "open, within converse",
     "agents/adk/agent.py AdkAgent.converse": "converse of agents/conversation.py",
+    "agents/adk/replay.py _prepare_model.generate_content_async": "AdkSession.turn",
+    "agents/functions.py ToolRecorder._kept": "ToolRecorder._call",
+    "agents/functions.py ToolRecorder._replayed": "ToolRecorder._call",
     "agents/functions.py CallableAgent.converse": "converse of agents/conversation.py",
     "agents/http/http_agent.py HttpAgent.converse": "converse of agents/conversation.py",
     "agents/functions.py _drained": "CallableSession.turn",
@@ -287,6 +290,8 @@ WITHIN = {
 OURS = {"__init__.py", "testing/__init__.py", "config/spec.py", "judge/providers/vertex.py", "agents/adk/agent.py", "criteria/custom.py"}
 """Where modules are imported by names that this package makes up."""
 CLIENTS = {
+    "agents/adk/replay.py": "records what a tool or a model raised, and raises again",
+    "agents/functions.py": "records what a tool raised, and raises again",
     "errors.py": "foreign_code itself",
     "cli/main.py": "the end of a command",
     "signing/identities.py": "Sigstore",
