@@ -183,7 +183,7 @@ def _prepared(
     elif baseline is not None:
         compared = load_recording(baseline)
         compared = replace(compared, name=str(baseline)) if isinstance(baseline, str | Path) else compared
-    replay = replay_source(options.get("replay"), uri)
+    replay = None if (given := options.get("replay")) is None else replay_source(given, uri)
     how = replace(Options(**selected({**options, "replay": replay}, Options)), judges=judges, baseline=compared)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(uri))
     # 2. The cases and the criteria; perhaps only those cases that did not pass in an earlier run.
@@ -224,10 +224,8 @@ def _prepared(
         yield evaluation
 
 
-def replay_source(given: Any, uri: str | None) -> Recording | None:
+def replay_source(given: Any, uri: str | None) -> Recording:
     """Return what is to answer an agent's calls: what a run, a recording, traces or a world hold of them."""
-    if given is None:
-        return None
     if isinstance(given, str) and re.fullmatch(r"[0-9a-f]{32}", given) and not Path(given).exists():
         given = f"runs:/{given}"
     if (earlier := run_named(given, uri)) is not None:
