@@ -21,6 +21,7 @@ from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.conversion import migrate
 from mlflow_adk_eval.evalset.files import parse_eval_set, test_files
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, FunctionCall
+from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.results.outcomes import CaseResult, Scored, reason_of
@@ -61,6 +62,11 @@ class Cases:
         if file.path not in self._evaluations:
             self._evaluations[file.path] = Evaluation(file.eval_set, file.config, self.executor)
         return self._evaluations[file.path]
+
+    @property
+    def world(self) -> World | None:
+        """What answers tools and models, the same for all files; ``None``: nothing is replayed."""
+        return next((one.replay.world() for one in self._evaluations.values() if one.replay), None)
 
     async def execute(self, job: Job) -> ExecutedCase:
         """Have a conversation, once there is room for it, and judge it."""

@@ -33,6 +33,8 @@ class AdkOptions:
     case_timeout: float | None = None
     turn_timeout: float | None = None
     user_simulator: str | None = None
+    replay: str | None = None
+    replay_models: bool = False
     experiment: str | None = None
 
 

@@ -13,6 +13,13 @@ from typing import Any
 
 import pytest
 
+
+def _yes(text: str) -> bool:
+    if text.lower() not in {"yes", "no", "true", "false"}:
+        raise pytest.UsageError(f"--adk-replay-models={text}: wanted yes or no")
+    return text.lower() in {"yes", "true"}
+
+
 HELP: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "agent": (
         "AGENT",
@@ -26,16 +33,19 @@ HELP: dict[str, tuple[str, str, Callable[[str], Any]]] = {
     "case_timeout": ("S", "Seconds allowed for one case. Default: no limit.", float),
     "turn_timeout": ("S", "Seconds the agent has to answer one message. Default: no limit.", float),
     "user_simulator": ("MODEL", "A model, or a function as module:name, that plays the user. Default: the config's model.", str),
+    "replay": ("SOURCE", "Answer tool calls from this recording, world.json or MLflow run. No tool is called.", str),
+    "replay_models": ("", "Also answer the agent's requests to its models from --adk-replay.", _yes),
     "experiment": ("NAME", "Log the results as a run in this MLflow experiment.", str),
 }
-"""The options: for each its placeholder, its help and what makes a value of its text. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
+"""The options: for each its placeholder, empty for a flag, its help and what makes a value of its text. On the command line they begin with ``--adk-``, in the ini file with ``adk_``."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, each also as a key of the ini file."""
     group = parser.getgroup("adk", "ADK eval sets (mlflow-adk-eval)")
     for name, (metavar, text, _) in HELP.items():
-        group.addoption(_flag(name), dest=f"adk_{name}", metavar=metavar, default=None, help=text)
+        kind: dict[str, str] = {"metavar": metavar} if metavar else {"action": "store_const", "const": "yes"}
+        group.addoption(_flag(name), dest=f"adk_{name}", default=None, help=text, **kind)
         parser.addini(f"adk_{name}", f"As {_flag(name)}.", default=None)
 
 
@@ -63,7 +73,7 @@ def _given(config: pytest.Config, name: str) -> str | None:
     if value is not None:
         return value or None
     found: str | None = config.getini(f"adk_{name}") or None
-    if found and name in ("agent", "config") and (name == "config" or (config.rootpath / found).exists()):
+    if found and name in ("agent", "config", "replay") and (name == "config" or (config.rootpath / found).exists()):
         return str(config.rootpath / found)
     return found
 

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import anyio
 import pytest
 
-from mlflow_adk_eval.agents.protocol import Agent, Limits
+from mlflow_adk_eval.agents.protocol import Limits
+from mlflow_adk_eval.agents.recordings import Recording, load_recording
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.inputs import EvalFile, merge_files
 from mlflow_adk_eval.errors import AdkEvalError, JudgeError, RunError, TrackingError
@@ -112,7 +113,7 @@ class Results:
             yield text, {"red": True} if bad else {}
 
 
-def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, agent: Agent, experiment: str) -> str:
+def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], cases: Cases, experiment: str) -> str:
     """Log a session as one run in MLflow, and return a sentence that names it.
 
     Raises:
@@ -120,9 +121,10 @@ def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], *, a
     """
     if results.missing:
         raise TrackingError(f"{results.missing} of {len(results.planned)} selected cases did not finish")
-    report = replace(report_of(done), judging=results.judging, simulating=results.simulating)
+    report = replace(report_of(done), judging=results.judging, simulating=results.simulating, world=cases.world)
     from mlflow_adk_eval.tracking.evaluate import log_report  # noqa: PLC0415 - imports MLflow
 
+    agent = cases.executor.agent
     logged = log_report(report, agent_name=agent.name, agent=agent, experiment=experiment)
     return f"MLflow run {logged.run_id} in experiment {experiment!r}" + "".join(f"; {note}" for note in report.notes)
 
@@ -234,6 +236,16 @@ class Waiting:
         await self.cases.executor.judges.aclose()
 
 
+def _world(source: str | None) -> Recording | None:
+    if source is None:
+        return None
+    if Path(source).exists():
+        return load_recording(source)
+    from mlflow_adk_eval.tracking.evaluate import replay_source  # noqa: PLC0415 - imports MLflow
+
+    return replay_source(source, None)
+
+
 _LINE = "adk_case"
 """The attribute of a test report that carries the result, also from a worker of xdist."""
 _JUDGING, _SIMULATING = "adk_judging", "adk_simulating"
@@ -280,7 +292,9 @@ class PytestSession:
                 user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
                 with ExitStack() as resources:
                     setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
-                    executor = CaseExecutor(agent, Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator))
+                    how = Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator)
+                    how = replace(how, replay=_world(options.replay), replay_models=options.replay_models)
+                    executor = CaseExecutor(agent, how)
                     self._ready = Waiting(Cases(executor), resources.pop_all())
             except AdkEvalError as error:
                 self._ready = error
@@ -356,11 +370,11 @@ class PytestSession:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End everything, and hand over what there is."""
-        executor = None
+        cases = None
         if isinstance(self._ready, Waiting):
             self._ready.close()
-            executor = self._ready.cases.executor
-        judges = executor.judges if executor else None
+            cases = self._ready.cases
+        judges = cases.executor.judges if cases else None
         usage, simulating = (judges.usage(), judges.simulating()) if judges else (None, None)
         to_controller: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if to_controller is not None:
@@ -369,12 +383,14 @@ class PytestSession:
             return
         self._results.usages += [usage] if usage else []
         self._results.simulations += [simulating] if simulating else []
-        if executor and self.options.experiment:
+        if self.options.replay:
+            self._results.note(f"tool calls {'and models ' * self.options.replay_models}replayed from {self.options.replay}")
+        if cases and self.options.experiment:
             done = list(self._done.values())
             try:
                 # MLflow's own are no fault of these tests, which may treat warnings as errors.
                 with warnings.catch_warnings(action="ignore"):
-                    self._results.note(log_results(self._results, done, agent=executor.agent, experiment=self.options.experiment))
+                    self._results.note(log_results(self._results, done, cases, self.options.experiment))
             except AdkEvalError as error:
                 self._results.note(f"NOT logged in MLflow: {error}", bad=True)
                 session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

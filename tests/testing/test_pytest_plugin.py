@@ -395,3 +395,65 @@ class TestMlflow:
         assert nowhere.returncode == pytest.ExitCode.TESTS_FAILED
         stopped = run(project, "--adk-experiment", "tests", "-x")
         assert "NOT logged in MLflow: 1 of 3 selected cases did not finish" in stopped.stdout
+
+
+LAMPS = """
+from pathlib import Path
+
+def switch(room: str, on: bool) -> dict:
+    with Path("switched.log").open("a") as log:
+        log.write(room + "\\n")
+    return {"ok": True}
+
+def answer(text, session):
+    if text != "Lamp on!":
+        return "Hello there"
+    session.tool(switch)(ROOM, True)
+    return "The lamp in the Bedroom is on."
+"""
+
+
+class TestReplay:
+    @pytest.mark.slow
+    def test_a_recorded_world_answers_and_is_logged(self, project: Path) -> None:
+        from mlflow import MlflowClient
+
+        recording = [sys.executable, "-m", "mlflow_adk_eval", "record", "lamps:answer", "evals/home.evalset.json", "-o", "world.json"]
+        (project / "lamps.py").write_text(LAMPS.replace("ROOM", "'Bedroom'"))
+        subprocess.run(recording, check=True, cwd=project, capture_output=True, timeout=300, env=surroundings())
+        real, store = project / "switched.log", f"sqlite:///{project / 'mlflow.db'}"
+        real.unlink()
+        (project / "pytest.ini").write_text("[pytest]\nadk_replay = world.json\n")
+        where = {"agent": "lamps:answer", "MLFLOW_TRACKING_URI": store}
+        result = run(project, "-k", "lamp or greet", "--adk-experiment", "tests", **where)
+        assert "2 passed, 1 deselected" in result.stdout, result.stdout
+        assert f"tool calls replayed from {project / 'world.json'}" in result.stdout
+        client = MlflowClient(store)
+        (found,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+        assert found.data.params["adk_eval.replay"] == "strict"
+        again = run(project, "-k", "lamp", "--adk-replay", found.info.run_id, "-n", "2", **where)
+        assert "1 passed" in again.stdout, again.stdout
+        assert f"tool calls replayed from {found.info.run_id}" in again.stdout
+        (project / "lamps.py").write_text(LAMPS.replace("ROOM", "'Kitchen'"))
+        other = run(project, "-k", "lamp", **where)
+        assert 'switch({"room": "Kitchen", "on": true}) was never recorded; the nearest recording differs in $.room' in other.stdout
+        assert "1 failed" in other.stdout
+        assert not real.exists()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["--adk-replay", "absent.json"], "absent.json"),
+            (["--adk-replay", "recorded.json"], "the recording"),
+            (["--adk-replay-models"], "replay_models: wanted something to replay"),
+            (["-o", "adk_replay_models=perhaps"], "--adk-replay-models=perhaps: wanted yes or no"),
+        ],
+    )
+    def test_what_cannot_be_replayed(self, project: Path, args: list[str], message: str) -> None:
+        (project / "lamps.py").write_text(LAMPS.replace("ROOM", "'Bedroom'"))
+        result = run(project, *args, agent="lamps:answer")
+        assert message in result.stdout + result.stderr, result.stdout
+        assert "Traceback" not in result.stdout + result.stderr
+        assert not (project / "switched.log").exists()
+        assert result.returncode
