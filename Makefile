@@ -60,7 +60,9 @@ generated: $(VENV)/.dev ## Write what is generated from the code: the policy's J
 	$(BIN)/python benchmarks/speed_table.py
 
 # The site and the tutorials are not among these: tests/pages builds the one and follows the others.
-check: lint types imports budget docs wheel cost test-all ## All that CI runs
+check: $(VENV)/.dev ## All that CI runs
+	@$(MAKE) -j2 --output-sync lint types imports budget wheel cost # each of them keeps one core busy
+	@$(MAKE) docs test-all
 
 fmt: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .
