@@ -28,8 +28,8 @@ test: $(VENV)/.dev ## Run the quick tests: all that a change is likely to break
 	@echo "the quick tests passed; make test-all also runs the slow ones (servers, processes, browser, many examples)"
 
 test-all: export HYPOTHESIS_PROFILE := full
-# One worker more than there are cores: slow tests often wait for other processes.
-test-all: WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Twice as many workers as there are cores: slow tests often wait for other processes.
+test-all docs: WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 2)
 test-all: $(VENV)/.dev ## Run all tests
 	@echo "running all tests (under half an hour on two cores)"
 	@$(PYTEST) -q --randomly-seed=1 --durations=40

@@ -25,9 +25,9 @@ from tests.tracking.test_bundle import RUN
 from tests.tracking.worlds import replayed, world
 
 
-@pytest.fixture(scope="module")
-def uri(template: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return opened(template, tmp_path_factory.mktemp("worlds"), "worlds")
+@pytest.fixture
+def uri(template: Path, tmp_path: Path) -> str:
+    return opened(template, tmp_path, "worlds")
 
 
 def logged(report: Report, uri: str) -> str:
