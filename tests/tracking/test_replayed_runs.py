@@ -98,12 +98,12 @@ def test_two_versions_meet_the_same_world_and_the_gate_compares_them(how: dict[s
 
 
 def test_the_command_line_replays_a_run(how: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "house.py").write_text("from tests.tracking.test_replayed_runs import House\nagent = House()\n")
+    (tmp_path / "replayed_house.py").write_text("from tests.tracking.test_replayed_runs import House\nagent = House()\n")
     (tmp_path / "cases.evalset.json").write_text(CASES.model_dump_json(exclude_none=True))
     (tmp_path / "test_config.json").write_text(json.dumps(CONFIG))
 
     def run(*words: str) -> Any:
-        given = ["run", "house:agent", "cases.evalset.json", "--tracking-uri", how["tracking_uri"], *words]
+        given = ["run", "replayed_house:agent", "cases.evalset.json", "--tracking-uri", how["tracking_uri"], *words]
         return run_cli(*given)
 
     live = json.loads(run("--record", "--json").stdout)
