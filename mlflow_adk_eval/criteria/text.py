@@ -213,7 +213,7 @@ def rouge_1(response: Sequence[str], reference: Sequence[str]) -> Overlap:
     1.0
     """
     given, wanted = Counter(response), Counter(reference)
-    hits = sum([min(wanted[token], count) for token, count in given.items() if token in wanted])
+    hits = sum([wanted[token] if wanted[token] < count else count for token, count in given.items() if token in wanted])  # noqa: FURB136 - faster
     precision, recall = hits / max(len(response), 1), hits / max(len(reference), 1)
     total = precision + recall
     return Overlap(precision, recall, 2 * precision * recall / total if total > 0 else 0.0)
