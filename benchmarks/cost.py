@@ -28,7 +28,6 @@ import store
 from contenders import ours
 from data import data_set
 
-
 COMMITTED = Path(os.environ.get("COST_FILE", Path(__file__).parent / "cost.json"))
 _PACKAGE = str(Path(__file__).parents[1] / "mlflow_adk_eval") + os.sep
 _CASES, _TURNS = 40, 5
