@@ -22,6 +22,8 @@ _ABOUT = (
     "null means the same as a missing key."
 )
 _TEXT: Json = {"type": "string"}
+_BOUNDS: Json = {"maxProperties": MAX_KEYS, "propertyNames": {"maxLength": MAX_KEY}}
+_ANYTHING: Json = {"$ref": "#/components/schemas/Anything"}
 _JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", str: "string"}
 
 
@@ -78,9 +80,10 @@ def _schemas() -> Iterator[tuple[str, Json]]:
         # The input has one instance or several and, if the reference is to be shown, references.
         uses = (False, True) if "use_reference" in metric.spec else (False,)
         ways = {"anyOf": [_input(metric, key, use_reference=use) for use in uses for key in ("instance", "instances")]}
-        request = _given({metric.input_key: ways, "location": {}}, required=(metric.input_key,))
+        request = _given({metric.input_key: ways, "location": _ANYTHING}, required=(metric.input_key,))
         yield f"{name}Request", {**request, "description": metric.about}
         yield f"{name}Answer", _answer(metric)
+    yield "Anything", {**_BOUNDS, "additionalProperties": _ANYTHING, "items": _ANYTHING}
     names = [to_pascal(name) for name in RAPID_METRICS]
     for kind in ("Request", "Answer"):
         yield kind, {"oneOf": [{"$ref": f"#/components/schemas/{name}{kind}"} for name in names]}
@@ -94,8 +97,7 @@ def _object(properties: Json, *, required: tuple[str, ...] = (), others: Json | 
 
 def _given(properties: Json, *, required: tuple[str, ...] = ()) -> Json:
     """Return an object of a request, in which null is what is left out, whatever its key."""
-    bounds = {"maxProperties": MAX_KEYS, "propertyNames": {"maxLength": MAX_KEY}}
-    return _object(properties, required=required, others={"type": "null"}) | bounds
+    return _object(properties, required=required, others={"type": "null"}) | _BOUNDS
 
 
 def _input(metric: RapidMetric, key: str, *, use_reference: bool) -> Json:
@@ -127,8 +129,7 @@ def _answer(metric: RapidMetric) -> Json:
     if metric.kind == "computed":
         values = {"type": "array", "items": _object({"score": share}, required=("score",))}
         return _only(metric.result_key, _only(metric.values_key, values))
-    low, high = metric.bounds
-    verdict: Json = {"score": {"type": "number", "minimum": low, "maximum": high}}
+    verdict: Json = {"score": {"type": "number", "minimum": metric.bounds[0], "maximum": metric.bounds[1]}}
     if metric.kind == "pairwise":
         verdict = {"pairwise_choice": {"enum": list(CHOICES)}}
     said: dict[str, Any] = {**verdict, "explanation": _TEXT, "confidence": share}

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integrations.rapid_server.server_kit import judged_by, served
+from tests.profiles import SHARE
 
 SCHEMATHESIS = shutil.which("schemathesis", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", ""))))
 
@@ -19,7 +20,8 @@ SCHEMATHESIS = shutil.which("schemathesis", path=os.pathsep.join((str(Path(sys.e
 @pytest.mark.skipif(SCHEMATHESIS is None, reason="schemathesis is not installed: uv tool install schemathesis")
 def test_nothing_is_a_server_error_and_all_is_as_described(tmp_path: Path) -> None:
     with served(*judged_by("judge"), "--num-samples", "1") as server:
-        options = ("--request-timeout", "120", "--checks", "all", "--max-examples", "50", "--workers", "1", "--seed", "1", "--no-color")
+        examples = str(100 // SHARE)
+        options = ("--request-timeout", "120", "--checks", "all", "--max-examples", examples, "--workers", "1", "--seed", "1", "--no-color")
         done = subprocess.run(
             [SCHEMATHESIS or "", "run", *options, f"{server.url}/openapi.json"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
