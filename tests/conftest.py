@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,18 +34,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In `make test-all`, make one in three of a test's attacks over HTTP, and at least one: all are made on SQLite, and `make fuzz` makes all."""
-    if PROFILE != "full":
+    """In CI, try one in two of a slow test's variants where there are three or more, and one in three of the gate's over HTTP: all are tried on SQLite.
+
+    `make test-all` tries all.
+    """
+    if PROFILE != "ci":
         return
-    before, left_out = Counter[str](), list[pytest.Item]()
+    variants = defaultdict[tuple[str, bool], list[pytest.Item]](list)
     for item in items:
         names = getattr(item, "callspec", None)
-        if names and "server" in names.id.split("-") and "gating" in item.path.parts:
-            function = item.nodeid.partition("[")[0]
-            left_out += [item] if before[function] % 3 else []
-            before[function] += 1
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+        served = names is not None and "server" in names.id.split("-") and "gating" in item.path.parts
+        if served or (names and any(item.iter_markers("slow"))):
+            variants[item.nodeid.partition("[")[0], served].append(item)
+    left_out = set[pytest.Item]()
+    for (_, served), alike in variants.items():
+        step = 3 if served else 2 if len(alike) > 2 else 1
+        left_out |= {item for index, item in enumerate(alike) if index % step}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,7 @@
-"""How much is tried: Hypothesis has a tenth of the examples in `make test`, a sixth in `make test-all`, the same each time, and all, others each time, in `make fuzz`."""
+"""How much is tried: a tenth of Hypothesis's examples in `make test`, a sixth in CI, a quarter in `make test-all`, the same each time.
+
+`make fuzz` tries all, others each time. CI also leaves out variants of slow tests (`conftest.py`).
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
-SHARE = {"quick": 10, "full": 6, "fuzz": 1}[PROFILE]
+SHARE = {"quick": 10, "ci": 6, "full": 4, "fuzz": 1}[PROFILE]
 """One example of so many is tried."""
 LEAST = 5
 
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile("fuzz", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("full", settings.get_profile("fuzz"), derandomize=True, max_examples=16)
+settings.register_profile("full", settings.get_profile("fuzz"), derandomize=True, max_examples=25)
+settings.register_profile("ci", settings.get_profile("full"), max_examples=16)
 settings.register_profile("quick", settings.get_profile("full"), max_examples=10)
 settings.load_profile(PROFILE)
 
@@ -28,7 +32,7 @@ def examples(count: int, *others: HealthCheck) -> settings:
 
 
 def sampled(values: Iterable[Any], each: int) -> list[Any]:
-    """Return values for ``parametrize`` of which `make test` takes each such one, `make test-all` three times as many, and `make fuzz` all."""
-    step = max(1, each // 3) if PROFILE == "full" else 1
+    """Return values for ``parametrize`` of which `make test` takes each such one, `make test-all` and CI three times as many, and `make fuzz` all."""
+    step = max(1, each // 3) if PROFILE in {"full", "ci"} else 1
     kept = [(index, value) for index, value in enumerate(values) if index % step == 0]
     return [value if index % each == 0 else pytest.param(value, marks=pytest.mark.slow) for index, value in kept]
