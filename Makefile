@@ -23,7 +23,7 @@ demo: $(VENV)/.demo ## Evaluate a good and a regressed agent, promote one, be re
 	@$(BIN)/mlflow-adk-eval demo
 
 test: $(VENV)/.dev ## Run the quick tests: all that a change is likely to break
-	@echo "running the quick tests (under five minutes on two cores)"
+	@echo "running the quick tests (about five minutes on two cores)"
 	@$(PYTEST) -q -m "not slow and not browser" --randomly-seed=1 --randomly-dont-reorganize
 	@echo "the quick tests passed; make test-all also runs the slow ones (servers, processes, browser, many examples)"
 
