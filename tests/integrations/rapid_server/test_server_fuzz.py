@@ -20,7 +20,7 @@ SCHEMATHESIS = shutil.which("schemathesis", path=os.pathsep.join((str(Path(sys.e
 @pytest.mark.skipif(SCHEMATHESIS is None, reason="schemathesis is not installed: uv tool install schemathesis")
 def test_nothing_is_a_server_error_and_all_is_as_described(tmp_path: Path) -> None:
     with served(*judged_by("judge"), "--num-samples", "1") as server:
-        examples = str(100 // SHARE)
+        examples = str(200 // SHARE)
         options = ("--request-timeout", "120", "--checks", "all", "--max-examples", examples, "--workers", "1", "--seed", "1", "--no-color")
         done = subprocess.run(
             [SCHEMATHESIS or "", "run", *options, f"{server.url}/openapi.json"], cwd=tmp_path, capture_output=True, text=True, check=False
