@@ -42,9 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     variants = defaultdict[tuple[str, bool], list[pytest.Item]](list)
     for item in items:
-        names = getattr(item, "callspec", None)
-        served = names is not None and "server" in names.id.split("-") and "gating" in item.path.parts
-        if served or (names and any(item.iter_markers("slow"))):
+        if (variant := getattr(item, "callspec", None)) is None:
+            continue
+        served = "server" in variant.id.split("-") and "gating" in item.path.parts
+        if served or any(item.iter_markers("slow")):
             variants[item.nodeid.partition("[")[0], served].append(item)
     left_out = set[pytest.Item]()
     for (_, served), alike in variants.items():

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, settings
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
 SHARE = {"quick": 10, "ci": 6, "full": 4, "fuzz": 1}[PROFILE]
 """One example of so many is tried."""
+WITH_SLOW = PROFILE in {"full", "ci"}
+"""Whether this is `make test-all` or CI."""
 LEAST = 5
 
 # How long an example takes says nothing on a machine that others use too.
@@ -33,6 +35,6 @@ def examples(count: int, *others: HealthCheck) -> settings:
 
 def sampled(values: Iterable[Any], each: int) -> list[Any]:
     """Return values for ``parametrize`` of which `make test` takes each such one, `make test-all` and CI three times as many, and `make fuzz` all."""
-    step = max(1, each // 3) if PROFILE in {"full", "ci"} else 1
+    step = max(1, each // 3) if WITH_SLOW else 1
     kept = [(index, value) for index, value in enumerate(values) if index % step == 0]
     return [value if index % each == 0 else pytest.param(value, marks=pytest.mark.slow) for index, value in kept]

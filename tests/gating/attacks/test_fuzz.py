@@ -24,7 +24,7 @@ from mlflow_adk_eval.gating.registry import claims_experiment
 from mlflow_adk_eval.signing.keys import make_key
 from tests.gating.entrant import Entrant
 from tests.gating.gate_kit import TRAJECTORY, Lab
-from tests.profiles import PROFILE
+from tests.profiles import WITH_SLOW
 
 
 def digest(model: str) -> str:
@@ -229,7 +229,7 @@ class Scene:
 def test_no_edit_promotes_what_should_not_be(signed: bool, lab: Lab, model: str, tmp_path: Any) -> None:
     if lab.uri.startswith("http"):
         pytest.skip("the requests are the same; a thousand of them take minutes through a server")
-    profile = "full" if PROFILE in {"full", "ci"} else "quick"
+    profile = "full" if WITH_SLOW else "quick"
     count = int(os.environ.get("MLFLOW_ADK_EVAL_EDITS", EDITS[profile])) // 2
     luck = random.Random(int(os.environ.get("MLFLOW_ADK_EVAL_EDITS_SEED", "14")) + signed)
     public = make_key(tmp_path / "key.pem")
