@@ -15,7 +15,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from mlflow_adk_eval.agents.adk.requests import request_sha256
@@ -59,7 +59,6 @@ class _ListedCase(Model):
     invocations: tuple[Invocation, ...]
 
 
-_LISTED_CASES = TypeAdapter(tuple[_ListedCase, ...])
 UNNAMED = "recording"
 """What an agent is called whose recording does not name it."""
 
@@ -185,7 +184,7 @@ def _of_text(text: bytes, source: str, stem: str) -> Recording:
     if is_result(text):
         return _of_result(parse_result(text, source))
     if text.lstrip()[:1] == b"[" and b'"invocations"' in text[:10_000]:
-        return _by_id((case.eval_id, Conversation(actual=case.invocations)) for case in parse(_LISTED_CASES, text, source))
+        return _by_id((case.eval_id, Conversation(actual=case.invocations)) for case in parse(tuple[_ListedCase, ...], text, source))
     return _of_eval_set(parse_eval_set(text, source, stem=stem))
 
 

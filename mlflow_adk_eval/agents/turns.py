@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
@@ -41,7 +40,6 @@ from mlflow_adk_eval.evalset.models import (
 )
 from mlflow_adk_eval.evalset.parse import members, parse
 
-_EVENT, _INVOCATION = TypeAdapter(InvocationEvent), TypeAdapter(Invocation)
 _TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response": "model", "finalResponse": "model"}
 """What may be a text in an invocation that comes as a dict, and whose text it is."""
 _EVENT_FIELDS = ("author", "content", "grounding_metadata", "usage_metadata", "model_version")
@@ -83,7 +81,7 @@ def invocation_of(answer: Any, source: str, *, user: Content | None = None) -> I
             given = {key: _text(_TEXT_FIELDS.get(key), value) for key, value in answer.items()}
             if not {"user_content", "userContent"} & set(given):
                 given = {"user_content": message} | given
-            invocation = parse(_INVOCATION, given, source)
+            invocation = parse(Invocation, given, source)
             if members(Invocation).keys().isdisjoint(answer):  # a silent turn, which scores 0, must be said to be one
                 raise EvalSetError(source, [Problem("$", shown(answer), "a text, an Invocation or a dict of one")])
             return _as_read(invocation)
@@ -367,7 +365,7 @@ def _event_of(given: Mapping[str, Any], author: str) -> TurnEvent:
     """Return an event that came as a dict; its content may be a text."""
     keys = [key for name in _EVENT_FIELDS for key in (name, to_camel(name)) if given.get(key) is not None]
     known = {key: _text("model" if key == "content" else None, given[key]) for key in keys}
-    event = parse(_EVENT, {"author": author} | known, f"event of {author}")
+    event = parse(InvocationEvent, {"author": author} | known, f"event of {author}")
     return TurnEvent(
         final=event.content is not None and not is_busy(event.content), **{name: getattr(event, name) for name in _EVENT_FIELDS}
     )

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
@@ -99,9 +99,6 @@ class _Calls(Model, extra="forbid"):
     recordings: tuple[_Call, ...]
 
 
-_SPEC, _SESSION, _CALLS = TypeAdapter(_Spec), TypeAdapter(_Session), TypeAdapter(_Calls)
-
-
 class _Test(NamedTuple):
     case: EvalCase
     session: _Session
@@ -164,7 +161,7 @@ def tests_in(folder: Path) -> dict[str, Path]:
 def _tests(folder: Path, selected: Sequence[str]) -> Iterator[_Test]:
     places = tests_in(folder)
     read = places if not set(selected) <= places.keys() else {eval_id: places[eval_id] for eval_id in selected or places}
-    specs = {eval_id: parse(_SPEC, _yaml(place / SPEC), str(place / SPEC)) for eval_id, place in read.items()}
+    specs = {eval_id: parse(_Spec, _yaml(place / SPEC), str(place / SPEC)) for eval_id, place in read.items()}
     agents = {spec.agent for spec in specs.values()}
     for one in selected:
         if one not in places and one not in agents:
@@ -182,7 +179,7 @@ def _tests(folder: Path, selected: Sequence[str]) -> Iterator[_Test]:
 def _test_of(eval_id: str, place: Path, spec: _Spec) -> _Test:
     streamed = "-sse" if not (place / "generated-session.yaml").exists() and (place / "generated-session-sse.yaml").exists() else ""
     file = place / f"generated-session{streamed}.yaml"
-    session = parse(_SESSION, _yaml(file), str(file))
+    session = parse(_Session, _yaml(file), str(file))
     starts = [index for index, event in enumerate(session.events) if event.author == "user"]
     if session.app_name != spec.agent:
         raise _refused(file, "$.app_name", shown(session.app_name), f"{spec.agent!r}, the agent in {SPEC}")
@@ -215,7 +212,7 @@ def _without_id(part: Part) -> Part:
 
 
 def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
-    turns, recorded = test.case.conversation or (), parse(_CALLS, _yaml(test.calls), str(test.calls)).recordings
+    turns, recorded = test.case.conversation or (), parse(_Calls, _yaml(test.calls), str(test.calls)).recordings
     authors = {event.author for event in test.session.events} - {"user"}
     if recorded and authors.isdisjoint(call.agent_name for call in recorded):
         wanted = f"one of the agents in the session: {', '.join(sorted(authors)) or 'none answered'}"

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, Self
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
@@ -309,9 +309,6 @@ class RecordedSet(Model):
     cases: tuple[RecordedCase, ...]
 
 
-_RECORDED = TypeAdapter(RecordedSet)
-
-
 def is_recording(text: bytes) -> bool:
     """Whether a JSON text says that it is a recording."""
     return _MARK.search(text) is not None
@@ -333,7 +330,7 @@ def parse_recorded(text: bytes, source: str) -> RecordedSet:
     if mark and mark[1].isdigit() and int(mark[1]) != SCHEMA:
         wanted = f"{SCHEMA}, the only format version that this version of mlflow-adk-eval reads"
         raise EvalSetError(source, [Problem("$.adk_eval_recording", mark[1].decode(), wanted)])
-    recording = parse(_RECORDED, text, source)
+    recording = parse(RecordedSet, text, source)
     if problems := repeated([case.eval_id for case in recording.cases], "$.cases[{}].eval_id", "each case once, with all its runs"):
         raise EvalSetError(source, problems)
     return recording
@@ -433,9 +430,6 @@ class EvalSetResult(Model):
     creation_timestamp: float = 0.0
 
 
-_RESULT = TypeAdapter(EvalSetResult)
-
-
 def parse_result(text: bytes, source: str) -> EvalSetResult:
     """Return the result in `text`, which may be JSON within a JSON string as old versions of ADK wrote it.
 
@@ -443,7 +437,7 @@ def parse_result(text: bytes, source: str) -> EvalSetResult:
         EvalSetError: with every problem of the text.
     """
     inner = decode(text, source) if text.lstrip()[:1] == b'"' else text
-    return parse(_RESULT, inner.encode() if isinstance(inner, str) else inner, source)
+    return parse(EvalSetResult, inner.encode() if isinstance(inner, str) else inner, source)
 
 
 def dumps_result(result: EvalSetResult) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticSerializationError
 
@@ -81,9 +81,6 @@ class _LegacyCase(Model):
     initial_session: InitialSession | None = None
 
 
-_LEGACY_CASES = TypeAdapter(tuple[_LegacyCase, ...])
-_LEGACY_TURNS = TypeAdapter(tuple[_Turn, ...])
-_EVAL_SET = TypeAdapter(EvalSet)
 _SUFFIXES = (".evalset.json", ".test.json", ".json")
 _SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy list of cases or of turns"
 _OTHER_FILES = {"eval_case_results": "a result of ADK", "eval_id": "a single eval case", "criteria": "an eval config"}
@@ -97,7 +94,7 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
     """
     if text.lstrip()[:1] == b"{":
         try:
-            eval_set, place = parse(_EVAL_SET, text, source), "$.eval_cases[{}].eval_id"
+            eval_set, place = parse(EvalSet, text, source), "$.eval_cases[{}].eval_id"
         except EvalSetError:
             keys = {to_snake(key) for key in decode(text, source)}
             if keys & {"eval_set_id", "eval_cases"}:
@@ -110,9 +107,9 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
         if not isinstance(value, list):
             raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
         if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
-            cases = [_case(stem, parse(_LEGACY_TURNS, value, source), session)]
+            cases = [_case(stem, parse(tuple[_Turn, ...], value, source), session)]
         else:
-            cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(_LEGACY_CASES, value, source)]
+            cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(tuple[_LegacyCase, ...], value, source)]
         eval_set, place = EvalSet(eval_set_id=stem, name=stem, eval_cases=tuple(cases)), "$[{}].name"
     if problems := repeated([case.eval_id for case in eval_set.eval_cases], place):
         raise EvalSetError(source, problems)
@@ -184,7 +181,6 @@ def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
 
 
 _MAX_NAMED = 5
-_SESSION = TypeAdapter(InitialSession)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +332,7 @@ def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None
     file = open_file(path) if isinstance(path, str | Path) else path
     if isinstance(file, ConformanceFolder):
         return eval_set_of(Path(file.path), file.selected)
-    session = None if initial_session is None else parse(_SESSION, read_text(Path(initial_session)), str(initial_session))
+    session = None if initial_session is None else parse(InitialSession, read_text(Path(initial_session)), str(initial_session))
     if isinstance(file, RowFiles):
         eval_set = file.cases().eval_set()
         refuse_session(session, str(file.path))

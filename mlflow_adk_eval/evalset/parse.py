@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ _MAX_NAMED = 9
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 _OBJECT, _LIST, _NUMBER, _WHOLE, _TRUTH = "an object", "a list", "a number", "a whole number", "true or false"
 _WANTED = {
     "missing": "this required field",
@@ -150,8 +151,8 @@ def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) 
         raise error(source, [Problem("$", found, "JSON")]) from None
 
 
-def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$") -> T:
-    """Return `text` (JSON bytes, or a decoded value) as what `adapter` describes.
+def parse(kind: type[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$") -> T:
+    """Return `text` (JSON bytes, or a decoded value) as a value of `kind`.
 
     Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen. A file
     without any is read in one go. With some, what was wrong at the first attempt counts too, since one alternative of a
@@ -160,6 +161,7 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
     Raises:
         InputError: of the given kind, with every problem of the input.
     """
+    adapter: TypeAdapter[T] = _adapter(kind)
     with no_collection():
         value = decode(text, source, error=error) if isinstance(text, bytes) else text
         try:
@@ -172,7 +174,6 @@ def parse(adapter: TypeAdapter[T], text: bytes | Any, source: str, *, error: typ
         except ValidationError as refusal:
             parsed = None
             details += refusal.errors(include_url=False)
-        kind: Kind = adapter._type  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - there is no other way to ask
         places = {steps[:-1] for detail in refused if (steps := place(kind, detail["loc"], value))}
         if parsed is not None and not details and not any(key.amiss for key in unknown_keys_at(kind, value, places)):
             return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long

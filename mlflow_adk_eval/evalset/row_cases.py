@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
@@ -21,9 +20,6 @@ from mlflow_adk_eval.evalset.row_files import CONVERSATIONS, IDS, SET_IDS, Row
 
 _MAX_NAMED = 50
 """How many problems of one source are kept."""
-_CASE = TypeAdapter(EvalCase)
-_RUN = TypeAdapter(RecordedRun)
-_TURNS = TypeAdapter(tuple[Invocation, ...])
 ONLY_IN_ROWS = frozenset({"case", "run_index", "runIndex", "recorded"})
 """The keys by which a row is told from an eval case."""
 _OF_ROW = ("run_index", "runIndex", "recorded")
@@ -106,9 +102,6 @@ class _Envelope(Model):
     recorded: Any = None
 
 
-_ENVELOPE = TypeAdapter(_Envelope)
-
-
 @dataclass(slots=True)
 class _Group:
     """The rows of one case that were read so far."""
@@ -181,11 +174,11 @@ class CaseReader:
         told = any(key in value for key in CONVERSATIONS)
         misspelt = not told and any(nearest(key, ("case", "run_index", "recorded")) for key in value)
         if value.keys().isdisjoint(ONLY_IN_ROWS) and not misspelt:
-            case = parse(_CASE, value, self._source, at=at)
+            case = parse(EvalCase, value, self._source, at=at)
             return self._begun(_Group(case.eval_id, case, value, at, [], [], bare=True))
         flat = value.get("case") is None and told
         own = {key: item for key, item in value.items() if key in (*IDS, *_OF_ROW)} if flat else value
-        head = parse(_ENVELOPE, own, self._source, at=at)
+        head = parse(_Envelope, own, self._source, at=at)
         written = {key: item for key, item in value.items() if key not in _OF_ROW} if flat else head.case
         case_at = at if flat else f"{at}.case"
         group, done = self._group, None
@@ -197,7 +190,7 @@ class CaseReader:
             try:
                 if written is None:
                     self.problems.append(Problem(case_at, "nothing", f"the case, in the first row of {shown(head.eval_id)}"))
-                elif (case := parse(_CASE, written, self._source, at=case_at)).eval_id != head.eval_id:
+                elif (case := parse(EvalCase, written, self._source, at=case_at)).eval_id != head.eval_id:
                     wanted = f"{shown(head.eval_id)}, as in the row's own eval_id"
                     self.problems.append(Problem(f"{case_at}.eval_id", shown(case.eval_id), wanted))
                 else:
@@ -205,7 +198,7 @@ class CaseReader:
             except EvalSetError as error:
                 self.problems += error.problems
         elif not group.again and written is not None and written != group.written and group.case is not None:
-            case = parse(_CASE, written, self._source, at=case_at)
+            case = parse(EvalCase, written, self._source, at=case_at)
             if canonical_json(canonical(case)) != canonical_json(canonical(group.case)):
                 wanted = f"the same case as {group.at.removesuffix(': $')}, or no case"
                 raise EvalSetError(self._source, [Problem(case_at, "another case", wanted)])
@@ -247,9 +240,9 @@ class CaseReader:
             )
         try:
             if isinstance(head.recorded, list):
-                group.runs.append(RecordedRun(invocations=parse(_TURNS, head.recorded, self._source, at=f"{at}.recorded")))
+                group.runs.append(RecordedRun(invocations=parse(tuple[Invocation, ...], head.recorded, self._source, at=f"{at}.recorded")))
             elif isinstance(head.recorded, dict):
-                group.runs.append(parse(_RUN, head.recorded, self._source, at=f"{at}.recorded"))
+                group.runs.append(parse(RecordedRun, head.recorded, self._source, at=f"{at}.recorded"))
             elif head.recorded is not None:
                 wanted = "a recorded run (an object with invocations), or a list of invocations"
                 problems.append(Problem(f"{at}.recorded", shown(head.recorded), wanted))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from pydantic import TypeAdapter
 from pydantic.alias_generators import to_snake
 from pydantic_core import from_json
 
@@ -39,7 +38,6 @@ MOST_LINE = 64 * 2**20
 _MAX_COLUMNS_NAMED = 8
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, NotImplementedError, zlib.error)
 """What reading raises where a file is damaged, gzip's and Arrow's errors among it."""
-_EVAL_SET = TypeAdapter(EvalSet)
 CONVERSATIONS = ("conversation", "conversation_scenario", "conversationScenario")
 IDS = ("eval_id", "evalId")
 SET_IDS = ("eval_set_id", "evalSetId")
@@ -230,7 +228,7 @@ def head_of(line: bytes, source: str) -> EvalSet | None:
     if "eval_cases" in fields or "evalCases" in fields:
         wanted = "an eval case on each line; the first one may name the set (eval_set_id, name)"
         raise EvalSetError(source, [Problem("line 1: $", "a whole eval set", wanted, "An ADK eval set needs the suffix .json.")])
-    return parse(_EVAL_SET, {**fields, "eval_cases": []}, source, at="line 1: $")
+    return parse(EvalSet, {**fields, "eval_cases": []}, source, at="line 1: $")
 
 
 @contextmanager
@@ -248,7 +246,7 @@ def footer_of(file: RowFile, stem: str, source: str) -> EvalSet:
     if SET_FIELDS not in metadata:
         return EvalSet(eval_set_id=stem, eval_cases=())
     fields = decode(metadata[SET_FIELDS], source)
-    return parse(_EVAL_SET, {**fields, "eval_cases": []} if isinstance(fields, dict) else fields, source)
+    return parse(EvalSet, {**fields, "eval_cases": []} if isinstance(fields, dict) else fields, source)
 
 
 def table_of(file: RowFile, prefix: str) -> Iterator[Row]:

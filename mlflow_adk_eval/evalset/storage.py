@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError
 from mlflow_adk_eval.evalset.conversation import EvalSetResult, dumps_result
 from mlflow_adk_eval.evalset.files import dumps, load_eval_set
@@ -31,9 +29,6 @@ class _Scenarios(Model):
     """What ``--scenarios-file`` names."""
 
     scenarios: tuple[ConversationScenario, ...]
-
-
-_SCENARIOS, _SESSION = TypeAdapter(_Scenarios), TypeAdapter(SessionInput)
 
 
 def agent_folder(agent: str | Path) -> Path:
@@ -149,8 +144,8 @@ def cases_of_scenarios(scenarios: Path, session_input: Path | None = None) -> tu
     Raises:
         EvalSetError: with every problem of a file.
     """
-    found = parse(_SCENARIOS, read_text(scenarios), str(scenarios)).scenarios
-    session = None if session_input is None else parse(_SESSION, read_text(session_input), str(session_input))
+    found = parse(_Scenarios, read_text(scenarios), str(scenarios)).scenarios
+    session = None if session_input is None else parse(SessionInput, read_text(session_input), str(session_input))
     if not found:
         raise EvalSetError(str(scenarios), [Problem("$.scenarios", "an empty list", "at least one scenario")])
     cases: list[EvalCase] = []

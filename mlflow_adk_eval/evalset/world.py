@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from mlflow_adk_eval.evalset.conversation import WORLD, RecordedCase, RecordedRun, RecordedSet, json_of
 from mlflow_adk_eval.evalset.models import Model, canonical_json
@@ -43,9 +43,6 @@ class World(Model, extra="forbid"):
         return f"{self.tools}, models" if self.models else self.tools
 
 
-_WORLD = TypeAdapter(World)
-
-
 def without_turns(recorded: RecordedSet) -> RecordedSet:
     """Return the world of a recording: its cases with calls, without what was said."""
     cases = [
@@ -76,4 +73,4 @@ def parse_world(text: bytes, source: str) -> World:
     Raises:
         EvalSetError: with every problem of the text.
     """
-    return parse(_WORLD, text, source)
+    return parse(World, text, source)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import mlflow
 from mlflow.entities import LiveSpan, NoOpSpan, SpanStatus, SpanStatusCode, SpanType
 from mlflow.tracing import disable_notebook_display
-from pydantic import TypeAdapter
 
 from mlflow_adk_eval.agents.protocol import Agent, Limits
 from mlflow_adk_eval.agents.resolve import resolve_agent
@@ -125,7 +124,6 @@ def _record(root: LiveSpan, played: Conversation, secrets: Secrets) -> None:
 
 _CASE, _INPUTS = "eval_case", "inputs"
 """The columns of which a model needs one."""
-_EVAL_CASE = TypeAdapter(EvalCase)
 
 
 def model_fn(
@@ -182,7 +180,7 @@ def _case(cells: Json, source: str) -> EvalCase:
     named = {"eval_id": str(cells.get("eval_id", source))}
     if _CASE in cells:
         case = object_of(cells[_CASE], f"$.{_CASE}", "an eval case", source)
-        return parse(_EVAL_CASE, named | (case or {}), f"{source}, {_CASE}")
+        return parse(EvalCase, named | (case or {}), f"{source}, {_CASE}")
     if _INPUTS not in cells:
         raise EvalSetError(source, [Problem(f"$.{_INPUTS}", "nothing", "what the user says, or an eval case")])
     said = cells[_INPUTS]

@@ -19,7 +19,7 @@ from math import ceil, floor, isfinite
 from statistics import fmean
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
@@ -118,7 +118,7 @@ def read_anchors(text: bytes, source: str = ANCHORS) -> Anchors:
     Raises:
         InputError: with every problem of it.
     """
-    return parse(TypeAdapter(Anchors), text, source)
+    return parse(Anchors, text, source)
 
 
 @dataclass(frozen=True, slots=True)

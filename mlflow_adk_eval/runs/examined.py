@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
-from pydantic import TypeAdapter
-
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
@@ -30,7 +28,6 @@ from mlflow_adk_eval.runs.replays import REPLAY, WORLD, replay_problems
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun, open_run
 from mlflow_adk_eval.text import Few
 
-_EVAL_SET = TypeAdapter(EvalSet)
 _MANY_RUNS, _MOST_DIGITS = 1_000, 16
 
 
@@ -112,7 +109,7 @@ class _Reading:
 
     def __init__(self, evidence: Evidence, run: StoredRun, manifest: Manifest) -> None:
         self.run, self._params, self.config = run, evidence.params, read_config(evidence)
-        head = parse(_EVAL_SET, {**manifest.eval_set, "eval_cases": ()}, f"{FOLDER}/{MANIFEST}", at="$.eval_set")
+        head = parse(EvalSet, {**manifest.eval_set, "eval_cases": ()}, f"{FOLDER}/{MANIFEST}", at="$.eval_set")
         self.head = {name: getattr(head, name) for name in head.model_fields_set if name != "eval_cases"}
         self.until_decided: UntilDecided | None = None
         if SEQUENCE in evidence.artifacts:

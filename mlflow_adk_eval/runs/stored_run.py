@@ -139,7 +139,7 @@ class StoredPart:
         try:  # what nobody knows was looked at when the eval set was read, which takes longer than all else
             return _CASE.validate_python(from_json(text), extra="allow")
         except ValueError:
-            return parse(_CASE, text.encode(), self.name(CASES), at=f"$[{index}].case")
+            return parse(EvalCase, text.encode(), self.name(CASES), at=f"$[{index}].case")
 
     def cases(self) -> Iterator[EvalCase]:
         """Yield the cases."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
@@ -34,7 +32,6 @@ _EXPECTED = {
 EXPECTATIONS = tuple(_EXPECTED)
 """The names of the expectations that criteria read."""
 _SCENARIO = "conversation_scenario"
-_EVAL_CASE = TypeAdapter(EvalCase)
 
 
 def record_of(case: EvalCase) -> dict[str, Any]:
@@ -67,13 +64,13 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
     """
     asked: Json = {"eval_id": str(inputs.get("eval_id", "row")), "session_input": inputs.get("session_input")}
     if _SCENARIO in inputs:
-        return parse(_EVAL_CASE, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
+        return parse(EvalCase, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
     messages = messages_in(inputs)
     turns = [
         {"user_content": {"role": "user", **(one if isinstance(one, Mapping) and "parts" in one else {"parts": [{"text": text_of(one)}]})}}
         for one in (messages if is_list(messages) else [messages])
     ]
-    return parse(_EVAL_CASE, asked | {"conversation": turns}, "inputs")
+    return parse(EvalCase, asked | {"conversation": turns}, "inputs")
 
 
 def outputs_of(conversation: Conversation) -> dict[str, Any]:

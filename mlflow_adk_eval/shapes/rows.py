@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
@@ -43,9 +41,6 @@ CELLS: Mapping[str, str] = {
 RESPONSE, CALLS, MADE = "targets", "expected_tool_calls", "tool_calls"
 """Cells that some criteria cannot do without."""
 
-_CASE = TypeAdapter(EvalCase)
-_SESSION = TypeAdapter(SessionInput)
-_RUBRICS = TypeAdapter(tuple[Rubric, ...])
 _CASE_KEYS = {"conversation", "conversation_scenario", "conversationScenario"}
 _EMPTY_MESSAGE = Content(role="user", parts=())
 
@@ -84,7 +79,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
     state, rubrics = read.json_object("expected_session_state"), None
     if "rubrics" in read.cells:
         typed = [rubric for number, one in enumerate(read.json_list("rubrics"), 1) for rubric in _typed(one, number)]
-        rubrics = parse(_RUBRICS, typed, f"{source}, rubrics")
+        rubrics = parse(tuple[Rubric, ...], typed, f"{source}, rubrics")
     target = read.cells.get("targets")
     if is_case(target):
         case, is_told = read.whole_case(target, rubrics, state), True
@@ -94,7 +89,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         session = read.cells.get("session_input")
         if session is not None and not isinstance(session, SessionInput):
             started = read.json_object("session_input")
-            session = None if started is None else parse(_SESSION, started, f"{source}, session_input")
+            session = None if started is None else parse(SessionInput, started, f"{source}, session_input")
         case = EvalCase(
             eval_id=str(read.cells.get("eval_id", source)),
             conversation=expected.turns,
@@ -154,7 +149,7 @@ class _Cells:
         case: EvalCase = target
         if not isinstance(target, EvalCase):
             named = {} if {"eval_id", "evalId"} & set(target) else {"eval_id": str(self.cells.get("eval_id", self.source))}
-            case = parse(_CASE, named | dict(target), f"{self.source}, targets")
+            case = parse(EvalCase, named | dict(target), f"{self.source}, targets")
         added: Json = {} if state is None else {"final_session_state": state}
         if rubrics is not None:
             added["rubrics"] = (*(case.rubrics or ()), *rubrics)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
@@ -32,8 +31,6 @@ _SCENARIO = "conversation_scenario"
 _MESSAGE = 'a text, or {"role", "content"} with a text'
 _INPUTS, _RESPONSE = "inputs", "expected_response"
 _SOURCE = {"source_type": "CODE", "source_data": {"by": "mlflow_adk_eval"}}
-
-_CASE = TypeAdapter(EvalCase)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +147,7 @@ def case_of(record: Stored, source: str) -> EvalCase:
     """
     if CASE not in record.expectations:
         return _foreign_case(record.record_id, record.inputs, record.expectations, source)
-    case = parse(_CASE, record.expectations[CASE], source, at=f"$.expectations.{CASE}")
+    case = parse(EvalCase, record.expectations[CASE], source, at=f"$.expectations.{CASE}")
     case = _with_response(case, record, source)
     if _edited(record, _INPUTS) and _key(record_of(case)["inputs"]) != _key(record.inputs):
         raise _amiss(source, "$.inputs", "inputs that differ from its eval_case", "the inputs of eval_case, or no eval_case")
@@ -274,7 +271,7 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
             wanted = "none: a scenario's answers are not known in advance"
             raise _amiss(source, f"$.expectations.{unfit[0]}", "an expectation for a scenario", wanted)
         renamed = {fields[name]: value for name, value in expected.items()}
-        case = parse(_CASE, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
+        case = parse(EvalCase, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
     else:
         turns = _turns(inputs[names[0]], source)
         case = row_of({**beside, **_cells(turns, expected, source)}, source).case

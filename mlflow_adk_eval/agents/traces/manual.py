@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from mlflow_adk_eval.agents.traces.spans import (
     Span,
     Trace,
@@ -72,8 +70,6 @@ _LANGCHAIN = {"human", "ai", "tool", "system"}
 """What LangChain's messages have as their type, and no role beside it."""
 _STREAM = "{'_all_messages': ["
 """How MLflow's autologging shows what PydanticAI's ``run_stream`` gives."""
-_INVOCATIONS = TypeAdapter(tuple[Invocation, ...])
-_CONTENT = TypeAdapter(Content)
 _MODELS = {"LLM", "CHAT_MODEL"}
 
 
@@ -112,7 +108,7 @@ def tells(span: Span) -> bool:
 
 def _recorded(trace: Trace, span: Span) -> Iterator[TracedTurn]:
     """Yield the turns of a conversation whose invocations are the outputs themselves."""
-    turns = parse(_INVOCATIONS, span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
+    turns = parse(tuple[Invocation, ...], span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
     last = len(turns) - bool(span.outputs.get("unfinished"))
     agent = span.name if span.kind == "AGENT" else ""
     yield from (
@@ -250,7 +246,7 @@ def _role(message: Mapping[str, Any]) -> Any:
 def _content(message: Any, role: str) -> Content:
     if isinstance(message, str):
         return Content(role=role, parts=(Part(text=message),) if message else ())
-    return parse(_CONTENT, {"role": role, **message}, f"the {role}'s message")
+    return parse(Content, {"role": role, **message}, f"the {role}'s message")
 
 
 def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:

@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
 from mlflow_adk_eval.errors import InputError, JudgeError, Problem, did_you_mean
@@ -88,9 +88,6 @@ class BenchSet:
     cells: tuple[BenchCell, ...]
 
 
-_ITEM = TypeAdapter(BenchItem)
-
-
 def load_items(source: str | Path | Iterable[Mapping[str, Any]] | None = None) -> tuple[str, list[BenchItem]]:
     """Return the name of a set of items and the items, from a file of JSON Lines or from mappings; ``None``: those that ship.
 
@@ -106,7 +103,7 @@ def load_items(source: str | Path | Iterable[Mapping[str, Any]] | None = None) -
     problems, items = list[Problem](), list[BenchItem]()
     for place, value in lines:
         try:
-            items.append(parse(_ITEM, value, name, error=BenchError))
+            items.append(parse(BenchItem, value, name, error=BenchError))
             problems += _item_problems(place, items[-1])
         except BenchError as error:
             problems += [Problem(f"{place} {problem.path}", problem.found, problem.wanted, problem.hint) for problem in error.problems]

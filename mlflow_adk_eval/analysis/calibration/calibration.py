@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, TypeAdapter, model_serializer
+from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
 from mlflow_adk_eval.analysis.calibration.judge_error import (
     Corrected,
@@ -206,9 +206,6 @@ class Calibration(Strict):
         return self.model_dump_json(indent=2) + "\n"
 
 
-_CALIBRATION = TypeAdapter(Calibration)
-
-
 def load_calibration(source: str | Path | Mapping[str, Any] | Calibration) -> Calibration:
     """Return a calibration from the file that ``mlflow-adk-eval calibrate -o`` wrote, or from its content.
 
@@ -218,9 +215,9 @@ def load_calibration(source: str | Path | Mapping[str, Any] | Calibration) -> Ca
     if isinstance(source, Calibration):
         return source
     if isinstance(source, Mapping):
-        return parse(_CALIBRATION, dict(source), "calibration", error=CalibrationError)
+        return parse(Calibration, dict(source), "calibration", error=CalibrationError)
     text = read_text(Path(source), error=CalibrationError, made_by=f"mlflow-adk-eval calibrate RUN_ID -o {source}")
-    return parse(_CALIBRATION, text, str(source), error=CalibrationError)
+    return parse(Calibration, text, str(source), error=CalibrationError)
 
 
 def calibration_problems(

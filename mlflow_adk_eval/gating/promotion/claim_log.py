@@ -455,7 +455,7 @@ class Checkpoint:
 
     def pins(self) -> Pins:
         """Return the entries that are pinned, by registered model and alias."""
-        return parse(_PINS, read_text(self.path, error=InputError), str(self.path), error=InputError) if self.path.exists() else {}
+        return parse(Pins, read_text(self.path, error=InputError), str(self.path), error=InputError) if self.path.exists() else {}
 
     def check(self, model: str, claims: ClaimLog) -> None:
         """Refuse a claim log that does not hold what was pinned.
