@@ -48,6 +48,8 @@ _HOMES = {
     "judge.protocol": ("Answer", "Refused", "Request", "Unavailable"),
     "judge.setup": ("Budget", "JudgeOptions"),
     "ledger": ("CallCache",),
+    "production.draw": ("Rate", "Stratum"),
+    "production.score": ("ScoredTraces", "score_traces"),
     "results.decision": ("Check", "Decision", "GateFailed"),
     "results.outcomes": ("CaseResult", "CriterionResult", "Errored", "Scored", "Skipped", "Vote"),
     "results.report": ("Report",),

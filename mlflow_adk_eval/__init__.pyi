@@ -71,6 +71,10 @@ from mlflow_adk_eval.judge.protocol import Unavailable as Unavailable
 from mlflow_adk_eval.judge.setup import Budget as Budget
 from mlflow_adk_eval.judge.setup import JudgeOptions as JudgeOptions
 from mlflow_adk_eval.ledger import CallCache as CallCache
+from mlflow_adk_eval.production.draw import Rate as Rate
+from mlflow_adk_eval.production.draw import Stratum as Stratum
+from mlflow_adk_eval.production.score import ScoredTraces as ScoredTraces
+from mlflow_adk_eval.production.score import score_traces as score_traces
 from mlflow_adk_eval.results.decision import Check as Check
 from mlflow_adk_eval.results.decision import Decision as Decision
 from mlflow_adk_eval.results.decision import GateFailed as GateFailed

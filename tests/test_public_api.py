@@ -24,13 +24,13 @@ def test_the_public_names_are_exactly_these() -> None:
         "CalibrationError", "CallCache", "CaseResult", "Champion", "Check", "ClaimLogError", "ConfigError", "ConversationScenario",
         "CriterionResult", "Decision", "Ending", "Errored", "EvalCase", "EvalConfig", "EvalSet", "EvalSetError", "ExitError",
         "GateFailed", "HttpError", "InputError", "Invocation", "JudgeError", "JudgeOptions", "LabelError", "OpenAIChatAgent",
-        "OutputError", "Policy", "PolicyError", "Problem", "Recording", "Refused", "Report", "Request", "RunError", "Scored", "Scoring",
-        "Session", "Skipped", "TrackingError", "Unavailable", "UnrecordedError", "UsageError", "UserPersona", "Vote", "aevaluate", "audit", "calibrate",
+        "OutputError", "Policy", "PolicyError", "Problem", "Rate", "Recording", "Refused", "Report", "Request", "RunError", "Scored", "ScoredTraces", "Scoring",
+        "Session", "Skipped", "Stratum", "TrackingError", "Unavailable", "UnrecordedError", "UsageError", "UserPersona", "Vote", "aevaluate", "audit", "calibrate",
         "capture", "compare", "compare_paired", "eval_set_digest", "evaluate", "export_attestation", "gate", "genai_data",
         "judge_bench", "label_sheet", "load_calibration", "load_champion", "load_config", "load_eval_set", "load_policy",
         "load_recording", "make_holdout_evaluator", "make_key", "make_reevaluator", "metrics", "migrate", "model_fn", "open_cases", "open_store", "policy_schema",
         "power", "predict_fn", "promote", "proportion_interval", "pull_eval_set", "push_eval_set", "rapid_eval", "record",
-        "recording_of_report", "register", "rollback", "save_recording", "score", "score_batch", "scorers", "spark", "testing",
+        "recording_of_report", "register", "rollback", "save_recording", "score", "score_batch", "score_traces", "scorers", "spark", "testing",
         "upload", "verify", "verify_attestation", "write_eval_set", "write_parts",
     ], "a public name is added here, in _HOMES and in __init__.pyi for type checkers, and described in docs/reference/api"  # fmt: skip
 

@@ -26,7 +26,7 @@ from typing import Any
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli import decide, files, init, judges, look, record, run, runs
+from mlflow_adk_eval.cli import decide, files, init, judges, look, record, run, runs, traces
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
@@ -108,6 +108,7 @@ decisions = [decide.gate_command, decide.promote_command, decide.verify_command,
 for section in (
     Section("Start", [init.init, demo]),
     Section("Evaluate", [run.run, run.score, record.record, run.upload, run.register_command]),
+    Section("Production", [traces.traces_group]),
     Section("Look", [runs.runs_command, look.view_command, look.report_command, look.compare_command, look.power_command]),
     Section("Decide", [*decisions, decide.attestation_group, decide.keygen_command]),
     Section("Judges", [judges.calibrate, judges.judge_bench_command, judges.ledger_group, judges.rapid_eval]),

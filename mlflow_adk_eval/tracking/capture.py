@@ -89,15 +89,22 @@ def _conversations(
         if trace_ids is not None:
             yield from _drawn(conversations_of([_trace(client, trace_id) for trace_id in trace_ids]), sample, seed)
             return
-        # Unlike where something is logged, there is no experiment to create.
-        if (name := where["experiment"]) is None:
-            experiment_id = experiment_of(client, None)
-        elif (known := client.get_experiment_by_name(name)) is not None:
-            experiment_id = known.experiment_id
-        else:
-            with existing(f"experiment {name!r}"):
-                experiment_id = client.get_experiment(name).experiment_id
-        yield from _Search(client, experiment_id, where).conversations(sample, seed)
+        experiment_id = experiment_there(client, where["experiment"])
+        yield from TraceSearch(client, experiment_id, where).conversations(sample, seed)
+
+
+def experiment_there(client: MlflowClient, name: str | None) -> str:
+    """Return the id of an experiment, by name or id; unlike where something is logged, none is created. ``None``: the active one.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    if name is None:
+        return experiment_of(client, None)
+    if (known := client.get_experiment_by_name(name)) is None:
+        with existing(f"experiment {name!r}"):
+            known = client.get_experiment(name)
+    return str(known.experiment_id)
 
 
 def _drawn(entries: Sequence[Any], sample: int | None, seed: int) -> Sequence[Any]:
@@ -110,7 +117,7 @@ def _trace(client: MlflowClient, trace_id: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class TraceSearch:
     """A search in an experiment."""
 
     client: MlflowClient
@@ -126,7 +133,7 @@ class _Search:
         groups = grouped((conversation_key(trace), trace) for trace in self._traces(filter_string, spans=False))
         seen: set[tuple[str, ...]] = set()
         for group in _drawn(list(groups.values()), len(groups) if sample else None, seed):
-            for conversation in self._whole(group):
+            for conversation in self.whole([trace.id for trace in group]):
                 key = conversation_key(conversation.traces[0])
                 if key in seen or session not in {None, conversation.session}:
                     continue
@@ -135,13 +142,12 @@ class _Search:
                 if len(seen) == sample:
                     return
 
-    def _whole(self, group: Sequence[Trace]) -> Sequence[TracedConversation]:
+    def whole(self, ids: Sequence[str]) -> Sequence[TracedConversation]:
         """Return the conversations that some traces are of, with what the filter left out of them."""
-        ids = [trace.id for trace in group]
         by_id: Mapping[str, Any] = {}
         if len(ids) > 1:  # several by one request, several requests at the same time
             client = TracingClient(self.client.tracking_uri)
-            by_id = {trace.info.trace_id: trace for trace in client.batch_get_traces(ids)}
+            by_id = {trace.info.trace_id: trace for trace in client.batch_get_traces(list(ids))}
         loaded = traces_of([by_id.get(trace_id) or _trace(self.client, trace_id) for trace_id in ids])
         sessions = dict.fromkeys(trace.session for trace in loaded if trace.session and CASE not in trace.tags)
         if not sessions:

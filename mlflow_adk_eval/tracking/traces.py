@@ -40,7 +40,10 @@ _AT_ONCE = 200
 _LONGEST_NAME = 1000
 _SCORED_BY = entities.AssessmentSource(source_type="CODE", source_id="mlflow_adk_eval")
 _EXPECTED_BY = entities.AssessmentSource(source_type="HUMAN", source_id="eval_set")
-_OF_RUN = "mlflow.assessment.sourceRunId"
+OF_RUN, CONFIG_DIGEST = "mlflow.assessment.sourceRunId", "adk_eval.config_digest"
+"""What an assessment's metadata call the run and the config that it is of."""
+THROUGH = "adk_eval.through"
+"""The last trace of the conversation when it was scored: one that has gone on since is scored again."""
 _SPANS_STORED = "mlflow.trace.spansLocation"
 _SPANS_UPLOADED = "adk_eval.spans_uploaded"
 """MLflow has no tag for spans that are a file, and lets nobody set its own."""
@@ -128,7 +131,7 @@ def _stored(client: MlflowClient, run: Run) -> dict[str, _Stored]:
     for trace in every_trace(client, run.experiment_id, run_id=run.run_id):
         assessments = trace.info.assessments
         ids = {str(assessment.assessment_id) for assessment in assessments}
-        ids |= {assessment.name for assessment in assessments if (assessment.metadata or {}).get(_OF_RUN) == run.run_id}
+        ids |= {assessment.name for assessment in assessments if (assessment.metadata or {}).get(OF_RUN) == run.run_id}
         traces[trace.info.trace_id] = _Stored(frozenset(ids), spans=bool({_SPANS_STORED, _SPANS_UPLOADED} & trace.info.tags.keys()))
     return traces
 
@@ -140,9 +143,9 @@ def _trace(run: Run, record: TraceRecord, after_ms: int, stored: _Stored | None)
     spans = _spans(record, int(trace_id.removeprefix("tr-"), 16), started_ms * 1_000_000)
     place: dict[str, Any] = {"trace_id": trace_id, "span_id": spans[0].span_id}
     place |= {"create_time_ms": started_ms, "last_update_time_ms": started_ms}
-    assessments: list[entities.Assessment] = [feedback_of(assessed, {_OF_RUN: run.run_id}, **place) for assessed in record.feedback]
+    assessments: list[entities.Assessment] = [feedback_of(assessed, {OF_RUN: run.run_id}, **place) for assessed in record.feedback]
     assessments += [
-        entities.Expectation(name=name, value=value, source=_EXPECTED_BY, metadata={_OF_RUN: run.run_id}, **place)
+        entities.Expectation(name=name, value=value, source=_EXPECTED_BY, metadata={OF_RUN: run.run_id}, **place)
         for name, value in record.expectations.items()
     ]
     for number, assessment in enumerate(assessments):
@@ -308,7 +311,7 @@ class TraceRows:
             rows["SqlTraceTag"] += [{"request_id": key, "key": name, "value": tags[name]} for name in tags if name != "mlflow.traceName"]
             metadata = {**info.trace_metadata, "mlflow.trace.infoFinalized": "true"}
             rows["SqlTraceMetadata"] += [{"request_id": key, "key": name, "value": metadata[name]} for name in metadata if name != _USAGE]
-            rows["SqlAssessments"] += [self._assessment_row(experiment_id, info, assessment) for assessment in info.assessments]
+            rows["SqlAssessments"] += [self._assessment_row(experiment_id, key, info.request_time, one) for one in info.assessments]
         rows["SqlSpan"] = [
             {
                 "trace_id": span.trace_id,
@@ -330,13 +333,29 @@ class TraceRows:
                 if values:
                     session.execute(self.models[name].__table__.insert(), values)
 
-    def _assessment_row(self, experiment_id: int, info: entities.TraceInfo, assessment: entities.Assessment) -> dict[str, Any]:
+    def assess(self, assessments: Sequence[entities.Assessment]) -> int:
+        """Write those assessments that are not there, on traces that are, in one transaction, and return how many that were."""
+        traces, table = self.models["SqlTraceInfo"], self.models["SqlAssessments"]
+        experiment_id = int(self.experiment.experiment_id)
+        by_id = {str(one.assessment_id): one for one in assessments}
+        with self.store.ManagedSessionMaker(read_only=False) as session:
+            wanted = {one.trace_id for one in assessments}
+            found = session.query(traces.request_id, traces.timestamp_ms).filter(traces.experiment_id == experiment_id)
+            times: dict[str, int] = dict(found.filter(traces.request_id.in_(wanted)).all())
+            there = {name for (name,) in session.query(table.assessment_id).filter(table.assessment_id.in_(by_id))}
+            new = [one for name, one in by_id.items() if name not in there and one.trace_id in times]
+            if new:
+                rows = [self._assessment_row(experiment_id, str(one.trace_id), times[str(one.trace_id)], one) for one in new]
+                session.execute(table.__table__.insert(), rows)
+        return len(new)
+
+    def _assessment_row(self, experiment_id: int, trace_id: str, time_ms: int, assessment: entities.Assessment) -> dict[str, Any]:
         content: Any = assessment.feedback or assessment.expectation
         error = getattr(content, "error", None)
         aggregate, is_numeric = self.aggregate(content.value)
         return {
             "assessment_id": assessment.assessment_id,
-            "trace_id": info.trace_id,
+            "trace_id": trace_id,
             "name": assessment.name,
             "assessment_type": "feedback" if assessment.feedback else "expectation",
             "value": json.dumps(content.value),
@@ -344,7 +363,7 @@ class TraceRows:
             "created_timestamp": assessment.create_time_ms,
             "last_updated_timestamp": assessment.last_update_time_ms,
             "experiment_id": experiment_id,
-            "trace_timestamp_ms": info.request_time,
+            "trace_timestamp_ms": time_ms,
             "aggregate_value": aggregate,
             "is_numeric_value": is_numeric,
             "source_type": assessment.source.source_type,

@@ -88,7 +88,7 @@ class TracedConversation:
         turns: list[TracedTurn] = []
         for trace in self.traces:
             try:
-                turns += _turns(trace)
+                turns += [replace(turn, trace_id=trace.id) for turn in _turns(trace)]
             except InputError as error:
                 problems.append(error)
         if problems:

@@ -247,6 +247,8 @@ class TracedTurn:
     """Why the agent failed in it; empty where it did not."""
     agent: str = ""
     """The name of the agent; empty where the spans do not say."""
+    trace_id: str = ""
+    """Once its conversation is read: the trace that it is in."""
 
 
 def error_of(span: Span) -> str:

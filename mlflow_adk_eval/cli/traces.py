@@ -1,0 +1,129 @@
+"""``mlflow-adk-eval traces``: the traces of production, scored where they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import mlflow_adk_eval as adk_eval
+from mlflow_adk_eval.cli import options as shared
+from mlflow_adk_eval.cli.output import end, tell
+from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.redact import command
+from mlflow_adk_eval.text import counted
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.production.draw import Rate
+    from mlflow_adk_eval.production.score import ScoredTraces
+
+_CODES = {"passed": 0, "failed": 1, "undecided": 2}
+_MOST_NAMED = 5
+
+config_options = shared.together(
+    click.option(
+        "--criteria",
+        metavar="NAME=THRESHOLD,...",
+        help="Criteria with their thresholds, such as hallucinations_v1=0.8,token_usage_v1=2000. Instead of a config.",
+    ),
+    click.option("--config-file-path", "--config", "config", type=shared.PATH, help="The eval config."),
+)
+"""What to score by, of commands that score traces."""
+
+
+@click.group("traces")
+def traces_group() -> None:
+    """Score production traces in MLflow, and act on the scores."""
+
+
+@traces_group.command(
+    epilog="Exit codes: 0 done, or the pass rate reached --fail-below; 1 it is lower; 2 undecided, because conversations could not be evaluated;"
+    " 3 MLflow or a judge was unreachable, or the command was interrupted; 64 bad usage or a bad input file."
+)
+@click.argument("experiment", required=False)
+@config_options
+@click.option("--since", metavar="24h|TIME", help="Conversations that began at most so long ago, or since an ISO time. Default: all.")
+@click.option("--until", metavar="1h|TIME", help="Conversations that began before. Default: now.")
+@click.option("--filter", "filter_string", metavar="FILTER", help="Conversations with a trace that matches an MLflow filter.")
+@click.option(
+    "--sample", type=click.IntRange(min=0), default=200, show_default=True, help="The most conversations to score; 0: all of them."
+)
+@click.option("--again", is_flag=True, help="Also score conversations that have scores by this config.")
+@click.option("--fail-below", type=click.FloatRange(0, 1), metavar="RATE", help="Exit with 1 if the pass rate is lower.")
+@click.option("--agent-version", metavar="VERSION", help="The version of the agent, as for `run`. Default: the agent's name in the traces.")
+@click.option("--run-name", help="The name of the MLflow run.")
+@shared.mlflow_options
+@shared.judges_group
+def score(
+    experiment: str | None,
+    *,
+    criteria: str | None,
+    config: Path | None,
+    sample: int,
+    fail_below: float | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Score the conversations in EXPERIMENT, and write the scores on their traces.
+
+    Draws a sample in which conversations with errors, thumbs-down, or high latency or cost are more frequent. Pass rates are weighted, so they are
+    estimates for all conversations. Conversations that this config scored before are left out. EXPERIMENT is a name or id; default: the active one.
+    """
+    from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
+
+    by = config_of(criteria, config)
+    with progress_bar("scoring", shown=not as_json) as progress:
+        scored = adk_eval.score_traces(experiment, by, sample=sample or None, progress=progress, **shared.arguments(options))
+    rate = scored.rates.get("")
+    then = ""
+    if scored.report and any(rate.value is not None and rate.value < 1 for rate in scored.rates.values()):
+        then = command("traces", "to-cases", scored.report.run_id, "--failed", output="failures.evalset.json")
+    facts = {**scored.to_json(), "run_id": scored.report.run_id if scored.report else None, "assessments": scored.written}
+    tell("\n".join(lines_of(scored)), as_json=as_json, then=then, **facts)
+    if fail_below is not None:
+        end(_CODES[rate.against(fail_below) if rate else "undecided"])
+
+
+def config_of(criteria: str | None, config: Path | None) -> Any:
+    """Return the config that two options name.
+
+    Raises:
+        UsageError: if it is not one of them, or is no list of criteria.
+    """
+    if (criteria is None) == (config is None):
+        raise UsageError("name what to score by: --criteria NAME=THRESHOLD,... or --config FILE, and not both")
+    if criteria is None:
+        return config
+    thresholds: dict[str, float] = {}
+    for entry in criteria.split(","):
+        name, _, threshold = entry.strip().partition("=")
+        try:
+            thresholds[name] = float(threshold)
+        except ValueError:
+            raise UsageError(f"--criteria {entry.strip()}: wanted NAME=THRESHOLD, such as hallucinations_v1=0.8") from None
+    return {"criteria": thresholds}
+
+
+def lines_of(scored: ScoredTraces) -> list[str]:
+    """Return what came of scoring traces, line by line."""
+    fresh = scored.found - scored.already
+    lines = [f"{counted(scored.found, 'conversation')}, {scored.already:,} already scored, {scored.unfinished:,} not ended"]
+    if not fresh:
+        return [*lines, "nothing to score"]
+    lines.append(f"scored {sum(one.drawn for one in scored.strata):,} of {fresh:,}")
+    lines[-1] += ": " + ", ".join(f"{one.name} {one.drawn:,} of {one.conversations:,}" for one in scored.strata)
+    if scored.rates:
+        width = max(len(name) for name in scored.rates)
+        lines += [f"  {name or 'passed':<{width}}  {_rate_text(rate)}" for name, rate in scored.rates.items()]
+    lines += [f"  not read: {reason}" for reason in scored.unreadable[:_MOST_NAMED]]
+    left = len(scored.unreadable) - _MOST_NAMED
+    lines += [f"  and {left:,} more that could not be read"] if left > 0 else []
+    return [*lines, f"{counted(scored.written, 'assessment')} written"] + ([f"run: {scored.report.run_id}"] if scored.report else [])
+
+
+def _rate_text(rate: Rate) -> str:
+    if rate.value is None or rate.low is None or rate.high is None:
+        return f"not evaluated in {counted(rate.missing, 'conversation')}"
+    missing = f", not evaluated: {rate.missing:,}" if rate.missing else ""
+    return f"{rate.value:.1%} ({rate.low:.1%} to {rate.high:.1%}{missing})"
