@@ -312,18 +312,16 @@ class _Spool:
                 # The session that MLflow names may be of an agent that was used as a tool: then its traces are of another conversation.
                 name = found.session if isinstance(found, TracedConversation) and found.session not in ("", seen.key[1]) else seen.name
                 try:
-                    if isinstance(found, UsageError):
-                        raise found
                     if name in self.stratum:
-                        raise UsageError(f"it is part of session {name}, which was drawn as well")
-                    agent, row = _row_of(name, stratum, found)
+                        found = UsageError(f"it is part of session {name}, which was drawn as well")
+                    agent, last, row = _row_of(name, stratum, found)
                 except UsageError as error:
                     unreadable.append(f"{seen.name}: {' '.join(str(error).split())}")
                     continue
                 rows.write(row)
                 names.add(agent)
                 self.stratum[name] = stratum
-                self.last |= {name: seen.traces[-1][0]} if seen.failed else {}
+                self.last |= {name: seen.traces[-1][0]} if seen.traces[-1][0] != last else {}
                 facts |= {name: seen.facts} if seen.facts else {}
         self.agent = names.pop() if len(names) == 1 else "production" if names else ""
         plan = replace(plan, strata=drawn.strata, at_random=drawn.at_random, unreadable=tuple(unreadable), facts=facts)
@@ -385,8 +383,14 @@ def _conversation(search: TraceSearch, seen: Seen, found: Sequence[Any], *, whol
         return error
 
 
-def _row_of(name: str, stratum: str, traced: TracedConversation) -> tuple[str, str]:
-    """Return the agent's name and the row of a conversation: a case that expects nothing, and what the agent did."""
+def _row_of(name: str, stratum: str, traced: Loaded) -> tuple[str, str, str]:
+    """Return the agent's name, the trace of the last turn and the row of a conversation: a case that expects nothing, and what the agent did.
+
+    Raises:
+        UsageError: if it cannot be had, or says nothing.
+    """
+    if isinstance(traced, UsageError):
+        raise traced
     turns = traced.turns()
     numbers, named = dict[str, int](), list[Any]()
     for turn in turns:
@@ -402,7 +406,8 @@ def _row_of(name: str, stratum: str, traced: TracedConversation) -> tuple[str, s
     session = SessionInput(app_name=agent, user_id=traced.traces[0].user or "unknown")
     case = EvalCase.model_validate({"eval_id": name, "conversation": said or nothing, "session_input": session, "tags": [stratum]})
     recorded = dumps_recorded(recorded_run(done), indent=None)
-    return agent, f'{{"eval_id":{json.dumps(name)},"case":{dumps(case, indent=None).strip()},"recorded":{recorded}}}\n'
+    last = (said or nothing)[-1].invocation_id.partition("#")[0]
+    return agent, last, f'{{"eval_id":{json.dumps(name)},"case":{dumps(case, indent=None).strip()},"recorded":{recorded}}}\n'
 
 
 def _evaluated(spool: _Spool, plan: ScoredTraces, config: EvalConfig, agent_version: str | None, options: ScoreTracesArgs) -> Report:
