@@ -296,9 +296,9 @@ class Report:
         Raises:
             UsageError: for any other word.
         """
-        from mlflow_adk_eval.results.table import frame_of, frame_of_repeats  # noqa: PLC0415 - frames are seldom made
+        from mlflow_adk_eval.results.table import frame_of  # noqa: PLC0415 - frames are seldom made
 
-        return frame_of_repeats(self.repeats) if rows == "repeats" else frame_of(self.cases, rows)
+        return frame_of(self.cases, rows, self.repeats if rows == "repeats" else None)
 
 
 COMPARED_WITH_ITSELF = "self-comparison: the agent's conversations equal the expected ones in every detail, so the scores prove nothing"

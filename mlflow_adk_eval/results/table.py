@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
@@ -161,39 +161,21 @@ def as_json(value: Any) -> Any:
         return json.loads(json.dumps(value, default=str).encode("ascii"), parse_constant=lambda _: None)
 
 
-VOTE_COLUMNS: Mapping[str, str] = {
-    "eval_id": "string",
-    "run_index": "int64",
-    "invocation_index": "int64",
-    "criterion": "string",
-    "rubric_id": "string",
-    "vote_index": "int64",
-    "verdict": "string",
-    "explanation": "string",
-    "model": "string",
-    "latency_s": "float64",
-    "input_tokens": "Int64",
-    "output_tokens": "Int64",
-    "error": "string",
-    "raw": "string",
-    "reused": "bool",
-    "host": "string",
-    "asked_in": "string",
-    "asked_at": "string",
-    "value": "Float64",
-}
+_DTYPES = {"str": "string", "int": "int64", "int | None": "Int64", "float": "float64", "float | None": "Float64", "bool": "bool"}
+VOTE_COLUMNS: Mapping[str, str] = {each.name: _DTYPES.get(str(each.type), "string") for each in fields(Vote)}
 """The columns of votes, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
 
 Row = tuple[Any, ...]
 
 
-def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
+def frame_of(results: Sequence[CaseResult], rows: str, repeats: Repeats | None) -> pd.DataFrame:
     """Return a frame with one row per case run, invocation, vote or case, and criterion.
 
     Args:
         results: the results of the case runs.
-        rows: ``cases``, ``invocations`` or ``votes``; ``pooled``: all runs of a case are one row.
+        rows: ``cases``, ``invocations`` or ``votes``; ``pooled`` and ``repeats``: all runs of a case are one row.
+        repeats: all runs of each case, for ``repeats``.
 
     Raises:
         UsageError: for any other word.
@@ -204,6 +186,8 @@ def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
     if rows == "votes":
         columns: tuple[str, ...] = tuple(VOTE_COLUMNS)
         values: list[Row] = [tuple(getattr(vote, column) for column in columns) for _, result in pairs for vote in result.votes]
+    elif repeats:
+        columns, values = table_of_repeats(repeats)
     elif rows == "cases":
         columns = ("eval_id", "run_index", "criterion", *_CELL)
         values = [(case.eval_id, case.run_index, one.criterion, *_cell_values(one, one.overall)) for case, one in pairs]
@@ -224,14 +208,6 @@ def frame_of(results: Sequence[CaseResult], rows: str) -> pd.DataFrame:
     fit = [[value.encode("utf-8", "replace").decode() if isinstance(value, str) else value for value in row] for row in values]
     frame = pd.DataFrame(fit, columns=list(columns))
     return frame.astype({"score": "float64"}) if "score" in columns else frame
-
-
-def frame_of_repeats(repeats: Repeats) -> pd.DataFrame:
-    """Return a frame with one row per case, with all of its runs."""
-    import pandas as pd  # noqa: PLC0415 - as above
-
-    columns, rows = table_of_repeats(repeats)
-    return pd.DataFrame(rows, columns=list(columns))
 
 
 def _pooled(runs: Sequence[CriterionResult]) -> Row:
@@ -289,9 +265,7 @@ def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]
         votes: those on this cell.
     """
     recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
-    by_item: dict[str | None, list[Vote]] = {}
-    for vote in votes:
-        by_item.setdefault(vote.rubric_id, []).append(vote)
+    by_item = grouped((vote.rubric_id, vote) for vote in votes)
     results: list[ItemResult] = []
     for item in dict.fromkeys((*recorded, *by_item)):
         record, cast = recorded.get(item, {}), by_item.get(item, ())

@@ -40,9 +40,8 @@ from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.ledger import is_shared, opened
 from mlflow_adk_eval.results.outcomes import CaseResult
-from mlflow_adk_eval.results.report import Cases, CasesInMemory
 from mlflow_adk_eval.runner.evaluation import CaseExecutor, Engine, Evaluation, Options, wait
-from mlflow_adk_eval.runs.collect import InParts
+from mlflow_adk_eval.runs.collect import Collector, InParts
 from mlflow_adk_eval.runs.parts import CASES, PART_BYTES, PART_TURNS, Cleaner, PartWriter, WrittenPart
 
 _MAX_ATTEMPTS = 2
@@ -134,18 +133,16 @@ def _rows(rows: Iterable[BatchRow | tuple[str, int | None, str | None, str | Non
             yield Row(at, value, 0)
 
 
-class _OnePart:
+class _OnePart(Collector):
     """Writes one part."""
 
     def __init__(self, folder: Path, criteria: Sequence[str], texts: Mapping[str, CaseTexts | None], *, judged: bool) -> None:
+        super().__init__()
         self.writer = PartWriter(folder, criteria, Cleaner(), judged=judged, part_turns=None)
         self._texts = texts
 
     def add(self, case: EvalCase, runs: Sequence[CaseResult], /) -> None:
         self.writer.add(case, runs, self._texts[case.eval_id])
-
-    def results(self, eval_set: EvalSet, /) -> tuple[EvalSet, Cases]:
-        return eval_set, CasesInMemory()
 
 
 def taken(evaluation: Evaluation, parts: InParts, written: WrittenPart) -> int:

@@ -38,7 +38,7 @@ from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Cases, Report
 from mlflow_adk_eval.runner.keywords import Progress
-from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InMemory, InParts, KeptParts
+from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InParts, KeptParts
 from mlflow_adk_eval.runs.parts import Cleaner
 from mlflow_adk_eval.runtime import each, gathered, guarded_loop
 from mlflow_adk_eval.text import counted, listed
@@ -248,7 +248,7 @@ class Evaluation:
         """
         options, judges, recording = self.executor.options, self.executor.judges, self.recording
         started = datetime.now(UTC).isoformat(timespec="seconds")
-        collector = collector or InMemory()
+        collector = collector or Collector()
         try:
             # A live agent or a judge's client may leave cyclic garbage for hours; computing scores of recordings leaves next to none.
             with no_collection() if recording and not self.plan.judged else no_rescanning():

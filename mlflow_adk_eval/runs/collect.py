@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical_json
@@ -40,19 +40,8 @@ SMALL_TURNS = 2_000
 """Up to how many turns a run stays in memory as a whole, and is shown and exported as a whole."""
 
 
-class Collector(Protocol):
-    """Takes the results of cases, in the order of the eval set."""
-
-    def add(self, case: EvalCase, runs: Sequence[CaseResult], /) -> None:
-        """Take a case with the results of all of its runs."""
-
-    def results(self, eval_set: EvalSet, /) -> tuple[EvalSet, Cases]:
-        """Return the eval set and all results, once every case was added."""
-        ...
-
-
-class InMemory:
-    """Keeps everything in memory."""
+class Collector:
+    """Takes the results of cases, in the order of the eval set, and keeps them in memory."""
 
     def __init__(self) -> None:
         """Start without any."""
@@ -67,7 +56,7 @@ class InMemory:
         return eval_set, CasesInMemory(self._cases)
 
 
-class InParts:
+class InParts(Collector):
     """Writes parts into a temporary folder; also keeps everything in memory for as long as that is little.
 
     The folder is deleted when the collector, the results and all that was made of them are gone.
@@ -97,6 +86,7 @@ class InParts:
             eval_ids: the ids of the cases, if they are in memory anyway, so that there is no second copy of each.
             kept: where parts that have ended are kept until they are forgotten; ``None``: nowhere.
         """
+        super().__init__()
         self.folder = new_folder()
         self.files = files_in(self.folder, growing=True, temporary=self.folder)
         self.criteria, self._clean = tuple(criteria), clean

@@ -484,16 +484,9 @@ def log_in_batches(
     tags: Mapping[str, str] | None = None,
     metrics: Sequence[Metric] = (),
 ) -> None:
-    """Log within MLflow's limits for a request; usually that is one."""
-    items: dict[str, tuple[Sequence[Any], int]] = {
-        "params": ([Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()], 100),
-        "metrics": (metrics, 1000),
-        "tags": ([RunTag(name, value) for name, value in (tags or {}).items()], 100),
-    }
-    for kind, (values, most) in items.items():
-        for start in range(0, len(values), most):
-            batch: dict[str, Any] = {kind: values[start : start + most]}
-            client.log_batch(run_id, **batch)
+    """Log within MLflow's limits for a request, which its client knows; usually that is one."""
+    kept = [Param(name, fitted(value, LONGEST_PARAM)) for name, value in (params or {}).items()]
+    client.log_batch(run_id, metrics, kept, [RunTag(name, value) for name, value in (tags or {}).items()])
 
 
 def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
