@@ -24,7 +24,7 @@ from mlflow_adk_eval.analysis.calibration.judge_error import (
     design_effect,
     kappa,
 )
-from mlflow_adk_eval.analysis.stats import wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 
 JUDGES = ((0.95, 0.9), (0.9, 0.7), (0.8, 0.8), (0.98, 0.98))
 """Sensitivity and specificity."""

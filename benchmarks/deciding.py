@@ -19,9 +19,9 @@ from populations import PASSING, Pairs, Passing
 from simulation import ALPHA, CONFIDENCE, by_case, luck_of
 
 from mlflow_adk_eval.analysis.drift import PLANNED, changes_of
-from mlflow_adk_eval.analysis.stats import compare_paired
 from mlflow_adk_eval.analysis.stats.betting import log_evidence, log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_of
+from mlflow_adk_eval.analysis.stats.paired import compare_paired
 from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.policy.model import Spend
 from mlflow_adk_eval.gating.rules.attempts import share_of

@@ -16,14 +16,9 @@ import numpy as np
 from numpy.random import Generator
 from populations import Pairs, Population
 
-from mlflow_adk_eval.analysis.stats import (
-    cases_needed,
-    compare_paired,
-    holm,
-    mean_interval,
-    proportion_interval,
-    rate_cases_needed,
-)
+from mlflow_adk_eval.analysis.stats.intervals import mean_interval, proportion_interval
+from mlflow_adk_eval.analysis.stats.paired import compare_paired, holm
+from mlflow_adk_eval.analysis.stats.power import cases_needed, rate_cases_needed
 from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
 CONFIDENCE = 0.95

@@ -15,7 +15,8 @@ _HOMES = {
     "analysis.calibration.bench": ("BenchError",),
     "analysis.calibration.calibration": ("Calibration", "CalibrationError", "load_calibration"),
     "analysis.calibration.labels": ("LabelError",),
-    "analysis.stats": ("compare_paired", "proportion_interval"),
+    "analysis.stats.intervals": ("proportion_interval",),
+    "analysis.stats.paired": ("compare_paired",),
     "config.eval_config": ("EvalConfig", "load_config"),
     "errors": (
         "AdkEvalError",

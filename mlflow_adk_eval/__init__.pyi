@@ -18,8 +18,8 @@ from mlflow_adk_eval.analysis.calibration.calibration import Calibration as Cali
 from mlflow_adk_eval.analysis.calibration.calibration import CalibrationError as CalibrationError
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration as load_calibration
 from mlflow_adk_eval.analysis.calibration.labels import LabelError as LabelError
-from mlflow_adk_eval.analysis.stats import compare_paired as compare_paired
-from mlflow_adk_eval.analysis.stats import proportion_interval as proportion_interval
+from mlflow_adk_eval.analysis.stats.intervals import proportion_interval as proportion_interval
+from mlflow_adk_eval.analysis.stats.paired import compare_paired as compare_paired
 from mlflow_adk_eval.config.eval_config import EvalConfig as EvalConfig
 from mlflow_adk_eval.config.eval_config import load_config as load_config
 from mlflow_adk_eval.errors import AdkEvalError as AdkEvalError

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from mlflow_adk_eval.analysis.stats import Interval, mean_interval
+from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval
 from mlflow_adk_eval.evalset.conversation import REPLAYED, Ending, EndReason, Injection, InjectionKind
 from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.results.decision import Check

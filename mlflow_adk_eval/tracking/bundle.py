@@ -28,7 +28,7 @@ from mlflow.entities import Dataset
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
-from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError

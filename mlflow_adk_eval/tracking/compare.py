@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from statistics import pvariance
 from typing import Literal
 
-from mlflow_adk_eval.analysis import stats
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, compared_run
+from mlflow_adk_eval.analysis.stats import intervals
+from mlflow_adk_eval.analysis.stats import power as planning
 from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
@@ -160,7 +161,7 @@ class Need:
     cases: int
     """How many cases have it."""
     mean: float
-    interval: stats.Interval | None
+    interval: intervals.Interval | None
     """Of the mean; ``None`` where cases do not say how much cases differ."""
     test: Literal["mcnemar", "permutation"]
     """By which runs will be compared."""
@@ -295,16 +296,16 @@ def _need(
     detectable, needed, to_pass, until_decided = None, None, None, None
     if spread.value is not None and drop and spread.passes:
         share = spread.value**2
-        detectable = stats.detectable_rate_drop(share, len(values), confidence=confidence, power=power)
-        needed = stats.rate_cases_needed(share, min(drop, 1.0), confidence=confidence, power=power)
+        detectable = planning.detectable_rate_drop(share, len(values), confidence=confidence, power=power)
+        needed = planning.rate_cases_needed(share, min(drop, 1.0), confidence=confidence, power=power)
     elif spread.value is not None and drop:
-        detectable = stats.detectable_drop(spread.value, len(values), confidence=confidence, power=power)
-        needed = stats.cases_needed(spread.value, drop, confidence=confidence, power=power)
+        detectable = planning.detectable_drop(spread.value, len(values), confidence=confidence, power=power)
+        needed = planning.cases_needed(spread.value, drop, confidence=confidence, power=power)
     if spread.value is not None and drop:
         least, most = (0.0, 1.0) if name == CASE_PASS_RATE else report.config.bounds(name)
         if not (bounded := math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
             least, most = (end(map(mean, values.values())) for end in (min, max))
-        to_pass = stats.cases_to_exclude(drop, spread.value, width=most - least, confidence=confidence, power=power)
+        to_pass = planning.cases_to_exclude(drop, spread.value, width=most - least, confidence=confidence, power=power)
         if bounded and num_runs == 1:
             expected = 2 * pvariance(map(mean, values.values()))
             until_decided = cases_until_decided(
@@ -314,7 +315,7 @@ def _need(
         measure=name,
         cases=len(values),
         mean=average,
-        interval=stats.mean_interval(values, confidence, proportion=not CRITERIA.is_quantity(name)),
+        interval=intervals.mean_interval(values, confidence, proportion=not CRITERIA.is_quantity(name)),
         test="mcnemar" if spread.passes else "permutation",
         spread=spread.value,
         source=spread.source,

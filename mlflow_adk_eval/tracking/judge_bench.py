@@ -15,7 +15,7 @@ from mlflow.entities import Metric, Param
 from mlflow_adk_eval.analysis.calibration.bench import BenchCell, BenchSet, Contender, asked_with, bench_set, contender_of, load_items
 from mlflow_adk_eval.analysis.calibration.judge_error import rates_of
 from mlflow_adk_eval.analysis.calibration.labels import opinions_of
-from mlflow_adk_eval.analysis.stats import wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import VertexSettings
 from mlflow_adk_eval.errors import UsageError

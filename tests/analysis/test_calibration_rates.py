@@ -21,7 +21,7 @@ from mlflow_adk_eval.analysis.calibration.judge_error import (
     krippendorff_alpha,
     pair_agreement,
 )
-from mlflow_adk_eval.analysis.stats import wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 from tests.benchmarks.test_benchmarks import module as module  # noqa: PLC0414 - a fixture
 
 counts = st.integers(0, 200)

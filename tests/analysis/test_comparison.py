@@ -18,7 +18,7 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.runs import compared_run
 from mlflow_adk_eval.analysis.comparison.turns import call_changes
-from mlflow_adk_eval.analysis.stats import compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import compare_paired, holm
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.comparison import verdict_on
 from mlflow_adk_eval.results.outcomes import CaseResult

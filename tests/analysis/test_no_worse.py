@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.special import bdtr
 
-from mlflow_adk_eval.analysis.stats import cases_to_exclude, compare_paired
+from mlflow_adk_eval.analysis.stats.paired import compare_paired
+from mlflow_adk_eval.analysis.stats.power import cases_to_exclude
 from mlflow_adk_eval.gating.rules.limits import drop_verdict
 
 CONFIDENCE = 0.95

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.analysis.stats import mean_interval, proportion_interval, wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import mean_interval, proportion_interval, wilson_interval
 from tests.profiles import examples
 
 

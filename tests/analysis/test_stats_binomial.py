@@ -54,7 +54,7 @@ def test_the_power_is_the_sum_over_all_numbers_of_discordant_cases(n: int, disco
 
 def test_planning_imports_no_scipy_stats() -> None:
     code = (
-        "import sys\nfrom mlflow_adk_eval.analysis.stats import compare_paired, detectable_rate_drop, rate_cases_needed\n"
+        "import sys\nfrom mlflow_adk_eval.analysis.stats.paired import compare_paired\nfrom mlflow_adk_eval.analysis.stats.power import detectable_rate_drop, rate_cases_needed\n"
         "detectable_rate_drop(0.2, 30, confidence=0.95, power=0.8)\nrate_cases_needed(0.2, 0.1, confidence=0.95, power=0.8)\n"
         "compare_paired({'a': [1], 'b': [1]}, {'a': [0], 'b': [1]})\nassert 'scipy.special' in sys.modules\nassert 'scipy.stats' not in sys.modules"
     )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
 from tests.profiles import examples
 
 Runs = Mapping[str, Sequence[float]]

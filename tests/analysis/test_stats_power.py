@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.analysis.stats import (
-    cases_needed,
-    compare_paired,
-    detectable_drop,
-    detectable_rate_drop,
-    fewest_cases,
-    rate_cases_needed,
-)
+from mlflow_adk_eval.analysis.stats.paired import compare_paired
+from mlflow_adk_eval.analysis.stats.power import cases_needed, detectable_drop, detectable_rate_drop, fewest_cases, rate_cases_needed
 from tests.profiles import examples
 
 TERMS = {"confidence": 0.95, "power": 0.8}

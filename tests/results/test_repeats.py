@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.evalset.conversation import FAILED as ADK_FAILED
 from mlflow_adk_eval.evalset.conversation import NOT_EVALUATED, EvalSetResult, dumps_result
 from mlflow_adk_eval.evalset.conversation import PASSED as ADK_PASSED

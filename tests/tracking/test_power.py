@@ -14,8 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.recordings import Recording
-from mlflow_adk_eval.analysis.stats import cases_needed, cases_to_exclude, detectable_drop, detectable_rate_drop, rate_cases_needed
-from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
+from mlflow_adk_eval.analysis.stats.power import (
+    Source,
+    cases_needed,
+    cases_to_exclude,
+    cases_until_decided,
+    detectable_drop,
+    detectable_rate_drop,
+    rate_cases_needed,
+    spread_of,
+)
 from mlflow_adk_eval.cli.look import power_command
 from mlflow_adk_eval.config.eval_config import load_config
 from mlflow_adk_eval.errors import TrackingError, UsageError

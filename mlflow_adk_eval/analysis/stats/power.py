@@ -17,8 +17,8 @@ from typing import Any, Literal
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_of
 from mlflow_adk_eval.analysis.stats.intervals import binomial_chance, binomial_tail, wilson_interval
-from mlflow_adk_eval.analysis.stats.paired import compare_paired
-from mlflow_adk_eval.results.outcomes import mean
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired
+from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 from mlflow_adk_eval.results.repeats import variance
 from mlflow_adk_eval.results.sequence import FIRST_ROUND, ROUNDS_GROW
 
@@ -227,6 +227,32 @@ def _critical(low: int, high: int, confidence: float) -> tuple[Any, Any]:
     critical = np.ceil(np.nan_to_num(bdtrik(confidence, counts, 0.5))) + 1
     critical = np.where(binomial_tail(critical - 1, counts, 0.5) <= level, critical - 1, critical)  # its inverse may be off by a rounding
     return counts, np.where(binomial_tail(critical, counts, 0.5) > level, critical + 1, critical)
+
+
+def cases_to_decide(paired: Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
+    """Return how many cases would decide a comparison with a chance of `power`, if they went on as those there are.
+
+    A drop larger than `max_drop` would have to be shown, or else excluded. ``None``: no number of cases would do.
+    """
+    lost = -paired.difference
+    larger = lost > max_drop + TOLERANCE
+    told = lost if larger else max_drop - lost
+    if not told > TOLERANCE:
+        return None
+    if not larger:
+        needed = cases_to_exclude(told, paired.spread, width=paired.width - lost, confidence=confidence, power=power)
+    elif paired.test == "mcnemar":
+        needed = rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
+    else:
+        needed = cases_needed(paired.spread, told, confidence=confidence, power=power)
+    return max(needed, paired.cases + 1)
+
+
+def smallest_shown(paired: Paired, *, confidence: float, power: float) -> float:
+    """Return the smallest drop that so many cases would show with a chance of `power`; infinity if none."""
+    if paired.test == "mcnemar":
+        return detectable_rate_drop((paired.better + paired.worse) / paired.cases, paired.cases, confidence=confidence, power=power)
+    return detectable_drop(paired.spread, paired.cases, confidence=confidence, power=power)
 
 
 Source = Literal["baseline", "repeated runs", "unrelated scores", "interval"]

@@ -14,10 +14,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mlflow_adk_eval.analysis import stats
 from mlflow_adk_eval.analysis.calibration.calibration import judged_sample
 from mlflow_adk_eval.analysis.calibration.judge_error import Corrected
 from mlflow_adk_eval.analysis.calibration.prediction_powered import people_rate
+from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.power import cases_to_decide, fewest_cases, smallest_shown
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.gating.calibration import labels_among
 from mlflow_adk_eval.gating.policy.model import Use
@@ -62,7 +64,7 @@ def limits_of(target: RuleTarget) -> Iterator[Limit]:
             yield Limit(bound=bound, least=least, use=target.rule.use or "mean")
 
 
-def interval_verdict(limit: Limit, interval: stats.Interval) -> Verdict:
+def interval_verdict(limit: Limit, interval: Interval) -> Verdict:
     """Return *passed* if the whole interval keeps to the limit, *failed* if none of it does, else *undecided*."""
     low, high = interval
     first, last = (low, high) if limit.least else (high, low)
@@ -89,26 +91,20 @@ def carried_by_one(limit: Limit, measured: Measured, *, config_pinned: bool) -> 
 
 def check_limit(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
     """Return whether the mean keeps to a limit, as measured or with its interval."""
-    return (_check_mean if limit.use == "mean" else _check_interval)(target, limit, measured)
-
-
-def _check_mean(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
-    value, cases, (low, high) = measured.value or 0.0, len(measured.values), _interval(target, measured) or (None, None)
-    kept = limit.kept(value)
-    finding = f"mean {format_number(value, unlike=limit.bound)} over {counted(cases, 'case')}, {_relation(limit, kept=kept)}"
-    finding += "" if kept else f"; {_worst(limit, measured)}"
-    return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
-
-
-def _check_interval(target: RuleTarget, limit: Limit, measured: Measured) -> Check:
-    value, cases, interval = measured.value or 0.0, len(measured.values), _interval(target, measured)
+    value, cases = measured.value or 0.0, len(measured.values)
+    interval = mean_interval(measured.values, target.confidence, proportion=measured.proportion)
+    if limit.use == "mean":
+        (low, high), kept = interval or (None, None), limit.kept(value)
+        finding = f"mean {format_number(value, unlike=limit.bound)} over {counted(cases, 'case')}, {_relation(limit, kept=kept)}"
+        finding += "" if kept else _worst(limit, measured)
+        return target.check(limit.demand, "passed" if kept else "failed", finding, cases, value=value, low=low, high=high)
     lead = f"mean {format_number(value)} over {counted(cases, 'case')}"
     if interval is None:
         why = "there is only one case" if cases == 1 else "all cases have the same value, so nothing shows how others would vary"
         return target.check(limit.demand, "undecided", f"{lead} has no interval to compare with {limit.noun}: {why}", cases, value=value)
     verdict, needed, more = interval_verdict(limit, interval), None, ""
     if verdict == "failed":
-        more = f"; {_worst(limit, measured)}"
+        more = _worst(limit, measured)
     elif verdict == "undecided":
         needed = _needed(value, interval, limit.bound, cases, share=measured.bounds == SHARE)
         enough = f"about {counted(needed, 'case')} would decide it if the mean stays the same" if needed else ""
@@ -143,7 +139,7 @@ def check_corrected(target: RuleTarget, limit: Limit, report: Report, trust: Jud
 
 
 def _check_within(
-    target: RuleTarget, limit: Limit, lead: str, value: float, interval: stats.Interval, more: str, *, cases: int, needed: int | None = None
+    target: RuleTarget, limit: Limit, lead: str, value: float, interval: Interval, more: str, *, cases: int, needed: int | None = None
 ) -> Check:
     verdict, (low, high) = interval_verdict(limit, interval), interval
     relation = f"all of it {_relation(limit, kept=verdict == 'passed')}"
@@ -153,8 +149,8 @@ def _check_within(
     return target.check(limit.demand, verdict, finding, cases, value=value, low=low, high=high, needed=needed)
 
 
-def _interval(target: RuleTarget, measured: Measured) -> stats.Interval | None:
-    return stats.mean_interval(measured.values, target.confidence, proportion=measured.proportion)
+def _worst(limit: Limit, measured: Measured) -> str:
+    return f"; {'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
 
 
 def _relation(limit: Limit, *, kept: bool) -> str:
@@ -163,11 +159,7 @@ def _relation(limit: Limit, *, kept: bool) -> str:
     return f"{'below' if limit.least else 'above'} {limit.noun}"
 
 
-def _worst(limit: Limit, measured: Measured) -> str:
-    return f"{'lowest' if limit.least else 'highest'}: {extremes(measured, lowest=limit.least)}"
-
-
-def _needed(value: float, interval: stats.Interval, bound: float, cases: int, *, share: bool) -> int | None:
+def _needed(value: float, interval: Interval, bound: float, cases: int, *, share: bool) -> int | None:
     """Return how many cases would bring the end of the interval between the value and the bound to the bound.
 
     The squared distance of an end goes down with the number of cases; that of a share's, by Wilson, in proportion to its variance.
@@ -186,7 +178,7 @@ class Drop:
 
     target: RuleTarget
     max_drop: float
-    paired: stats.Paired
+    paired: Paired
     """Turned so that a negative difference is a drop, whichever direction is better; each end of its interval holds with the confidence."""
     before: Measured
     after: Measured
@@ -196,7 +188,7 @@ class Drop:
     @property
     def tested(self) -> bool:
         """Whether it is tested for significance, which takes a certain number of cases."""
-        return self.target.rule.use != "mean" and self.paired.cases >= stats.fewest_cases(self.target.confidence)
+        return self.target.rule.use != "mean" and self.paired.cases >= fewest_cases(self.target.confidence)
 
     @property
     def small(self) -> bool:
@@ -230,7 +222,7 @@ class Drop:
         return self.target.check(demand, verdict, said, paired.cases, low=low, high=high, p_value=p_value, needed=needed, **numbers)
 
 
-def drop_verdict(paired: stats.Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
+def drop_verdict(paired: Paired, *, max_drop: float, confidence: float, p_adjusted: float) -> Verdict:
     """Return whether cases did worse than before by more than `max_drop`.
 
     Args:
@@ -254,7 +246,7 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
     """Return a measure in both runs; ``None`` if they have no case in common."""
     up, (low, high) = after.greater_is_better, after.bounds
     turned = (side.values if up else scaled(side.values, lambda value: -value) for side in (before, after))
-    paired = stats.compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=(low, high) if up else (-high, -low))
+    paired = compare_paired(*turned, confidence=2 * target.confidence - 1, bounds=(low, high) if up else (-high, -low))
     if paired is None:
         return None
     return Drop(target=target, max_drop=target.rule.max_drop or 0.0, paired=paired, before=before, after=after, name=name)
@@ -262,7 +254,7 @@ def drop_of(target: RuleTarget, before: Measured, after: Measured, name: str) ->
 
 def check_drops(drops: Sequence[Drop], *, power: float) -> list[Check]:
     """Return what each comparison of a policy came to, the tests among them adjusted for how many they are."""
-    p_values = stats.holm([drop.paired.p_worse for drop in drops if drop.tested])
+    p_values = holm([drop.paired.p_worse for drop in drops if drop.tested])
     adjusted = iter(p_values)
     return [_check(drop, next(adjusted) if drop.tested else None, len(p_values), power) for drop in drops]
 
@@ -272,7 +264,7 @@ def _check(drop: Drop, p_adjusted: float | None, tests: int, power: float) -> Ch
     if drop.target.rule.use == "mean":
         return drop.check("passed" if drop.small else "failed", drop.change_as_allowed)
     if p_adjusted is None:
-        fewest = stats.fewest_cases(confidence)
+        fewest = fewest_cases(confidence)
         finding = f"{counted(paired.cases, 'case')} are too few to show a drop at {format_percent(confidence)} confidence"
         return drop.check("undecided", f"{finding}: at least {fewest} are needed", needed=fewest)
     p_value = f"p = {p_adjusted:.2g}" + (f", adjusted for {tests} comparisons; {paired.p_worse:.2g} alone" if tests > 1 else "")
@@ -304,29 +296,3 @@ def _why_undecided(drop: Drop, p_value: str, needed: int | None, power: float) -
     elif drop.small:
         why += "; with this difference, no number of cases would decide it"
     return f"{drop.change}{why}{shown}"
-
-
-def cases_to_decide(paired: stats.Paired, max_drop: float, *, confidence: float, power: float) -> int | None:
-    """Return how many cases would decide a comparison with a chance of `power`, if they went on as those there are.
-
-    A drop larger than `max_drop` would have to be shown, or else excluded. ``None``: no number of cases would do.
-    """
-    lost = -paired.difference
-    larger = lost > max_drop + TOLERANCE
-    told = lost if larger else max_drop - lost
-    if not told > TOLERANCE:
-        return None
-    if not larger:
-        needed = stats.cases_to_exclude(told, paired.spread, width=paired.width - lost, confidence=confidence, power=power)
-    elif paired.test == "mcnemar":
-        needed = stats.rate_cases_needed((paired.better + paired.worse) / paired.cases, told, confidence=confidence, power=power)
-    else:
-        needed = stats.cases_needed(paired.spread, told, confidence=confidence, power=power)
-    return max(needed, paired.cases + 1)
-
-
-def smallest_shown(paired: stats.Paired, *, confidence: float, power: float) -> float:
-    """Return the smallest drop that so many cases would show with a chance of `power`; infinity if none."""
-    if paired.test == "mcnemar":
-        return stats.detectable_rate_drop((paired.better + paired.worse) / paired.cases, paired.cases, confidence=confidence, power=power)
-    return stats.detectable_drop(paired.spread, paired.cases, confidence=confidence, power=power)

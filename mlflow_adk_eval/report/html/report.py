@@ -16,7 +16,7 @@ from itertools import islice
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.stats import mean_interval
+from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls

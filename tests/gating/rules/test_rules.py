@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.analysis.drift import Drift
-from mlflow_adk_eval.analysis.stats import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
+from mlflow_adk_eval.analysis.stats.power import cases_to_decide, smallest_shown
 from mlflow_adk_eval.gating.calibration import CheckedCalibration, judged_run
 from mlflow_adk_eval.gating.drift import Change, JudgeDrift, JudgeHistory
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.limits import Limit, cases_to_decide, drop_verdict, interval_verdict, smallest_shown
+from mlflow_adk_eval.gating.rules.limits import Limit, drop_verdict, interval_verdict
 from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.runs.examined import examine
 from mlflow_adk_eval.runs.manifest import Evidence
