@@ -41,7 +41,7 @@ from mlflow_adk_eval.evalset.conversation import (
     parse_result,
 )
 from mlflow_adk_eval.evalset.files import ConformanceFolder, Inputs, JsonFile, RowFiles, open_file, parse_eval_set, stem_of
-from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, canonical_json, eval_set_digest, mapped
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, eval_set_digest, json_sha256, mapped
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.rows import CaseFiles, StreamedCases
 from mlflow_adk_eval.evalset.world import WORLD_MARK, World, parse_world
@@ -101,9 +101,7 @@ class Recording:
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Return the recorded conversation, or the error that there is none."""
         runs = self.runs.get(case.eval_id, ())
-        if run_index < len(runs):
-            return runs[run_index]
-        return not_held(case.eval_id, run_index)
+        return runs[run_index] if run_index < len(runs) else not_held(case.eval_id, run_index)
 
 
 def not_held(eval_id: str, run_index: int) -> Conversation:
@@ -116,18 +114,16 @@ def not_held(eval_id: str, run_index: int) -> Conversation:
 class StreamedRecording(Recording):
     """The conversations that are recorded beside the cases of a source."""
 
-    cases: StreamedCases | None = None
+    cases: StreamedCases = field(kw_only=True)
 
     def num_runs(self, eval_ids: Any) -> int:  # noqa: ARG002 - it is the recording of all of them
         """Return how many runs of the cases there are; at least one."""
-        return max(self.cases.num_runs if self.cases else 1, 1)
+        return max(self.cases.num_runs, 1)
 
     async def converse(self, case: EvalCase, run_index: int) -> Conversation:
         """Return the recorded conversation, or the error that there is none."""
-        run = self.cases.taken(case.eval_id, run_index) if self.cases else None
-        if run is None:
-            return not_held(case.eval_id, run_index)
-        return conversation_of(run)
+        run = self.cases.taken(case.eval_id, run_index)
+        return not_held(case.eval_id, run_index) if run is None else conversation_of(run)
 
 
 _Turns = Sequence[Invocation | Json | str]
@@ -306,7 +302,7 @@ def on(eval_set: EvalSet, origin: Origin) -> Origin:
 
 def case_digest(case: EvalCase) -> str:
     """Return ``sha256:<hex>`` of what a case demands, however it is spelt."""
-    return f"sha256:{hashlib.sha256(canonical_json(canonical(case))).hexdigest()}"
+    return f"sha256:{json_sha256(canonical(case))}"
 
 
 def changed_cases(origin: Origin, cases: Iterable[EvalCase]) -> list[str]:
@@ -409,4 +405,4 @@ class ConversationCache:
         user = self.config.user_simulator_config if case.conversation is None else None
         surroundings: list[Any] = [canonical(settings) for settings in (environment, user, self.config.replay) if settings is not None]
         surroundings += [self.world] if self.world else []
-        return hashlib.sha256(canonical_json([canonical(case), run_index, self.agent, *surroundings])).hexdigest()
+        return json_sha256([canonical(case), run_index, self.agent, *surroundings])

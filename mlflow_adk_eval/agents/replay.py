@@ -9,7 +9,6 @@ Of several such calls in a conversation, the nearest turn counts, and a later an
 from __future__ import annotations
 
 import builtins
-import hashlib
 import json
 import re
 import sys
@@ -29,7 +28,7 @@ from mlflow_adk_eval.evalset.conversation import (
     RecordedModelCall,
     parse_recorded,
 )
-from mlflow_adk_eval.evalset.models import Json, canonical_json, mapped
+from mlflow_adk_eval.evalset.models import Json, json_sha256, mapped
 from mlflow_adk_eval.evalset.world import ToolsMode, World, without_turns, world_digest
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.text import beginning, few
@@ -155,7 +154,7 @@ class Replay:
         return mapped(given, plain)
 
     def _key(self, args: Mapping[str, Any]) -> str:
-        return hashlib.sha256(canonical_json(self._mattering(args))).hexdigest()
+        return json_sha256(self._mattering(args))
 
     def calls_like(self, tool: str, args: Mapping[str, Any]) -> Mapping[str, list[_Known[RecordedCall]]]:
         """Return the recorded calls of a tool with the same arguments, by eval id."""

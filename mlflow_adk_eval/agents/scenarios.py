@@ -6,7 +6,6 @@ by a JSON schema does. What it wrote is tagged `GENERATED` until a person has ac
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import re
@@ -19,7 +18,7 @@ from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.protocol import Agent
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.evalset.models import PERSONAS, ConversationScenario, EvalCase, canonical_json
+from mlflow_adk_eval.evalset.models import PERSONAS, ConversationScenario, EvalCase, json_sha256
 from mlflow_adk_eval.judge.client import CallResult
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
@@ -125,7 +124,7 @@ async def _asked(writer: UserModel, blocks: tuple[Block, ...], place: int, *, ag
     question = [address, prompt.sha256, [[block.name, block.text] for block in blocks], _SCHEMA, place]
     return await writer.client.request(
         lambda: writer.judge.ask(prompt.request(blocks, _SCHEMA, writer.settings, again=again)),
-        hashlib.sha256(canonical_json(question)).hexdigest() if address else None,
+        json_sha256(question) if address else None,
         may_reuse=lambda answer: bool(_read(answer)[0]),
     )
 

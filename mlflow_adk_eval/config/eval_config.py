@@ -8,7 +8,6 @@ A config is data, and whoever writes it need not be whoever holds the API keys: 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -34,7 +33,7 @@ from mlflow_adk_eval.config.spec import (
 )
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, ReplayConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
-from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, canonical_json
+from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, json_sha256
 from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text, unknown_keys
 
 CONFIG_FILE = "test_config.json"
@@ -130,7 +129,7 @@ class EvalConfig(Settings):
 
     def digest(self) -> str:
         """Return ``sha256:<hex>`` of the config with all defaults filled in."""
-        return "sha256:" + hashlib.sha256(canonical_json(canonical(self.to_json()))).hexdigest()
+        return "sha256:" + json_sha256(canonical(self.to_json()))
 
 
 def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, beside: Path | None = None) -> EvalConfig:

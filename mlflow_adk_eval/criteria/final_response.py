@@ -11,7 +11,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_pairs, place, trivial
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.transcript import user_text
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import Question
@@ -28,7 +28,7 @@ class FinalResponseMatch(JudgedTurns[JudgedSettings]):
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_pairs(run, partial(self.turn, run))
+        return await judged_turns(run, partial(self.turn, run), in_pairs=True)
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask whether a response means what its reference means; not if either says nothing."""

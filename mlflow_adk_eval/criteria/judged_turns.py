@@ -20,8 +20,6 @@ from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
 
-C = TypeVar("C")
-
 TRIVIAL = "The final response is empty, so no judge was asked."
 """Why an answer was decided without a call."""
 
@@ -47,11 +45,24 @@ def unfinished(run: CaseRun, index: int) -> Errored | None:
     return Errored(f"the agent did not finish: {run.error}") if failed else None
 
 
-async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]]) -> Judged:
-    """Judge each turn of the agent by its index, all at the same time; ``None`` is a turn to which nothing applies."""
-    cells = await _cells(run, len(run.actual), judge)
-    outcomes = (*(cell.outcome if cell else None for cell in cells), *missing_turns(run))
-    return Judged(outcomes or (_NO_TURN,), votes=_votes(cells))
+async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]], *, in_pairs: bool = False) -> Judged:
+    """Judge each turn of the agent by its index, all at the same time; ``None`` is a turn to which nothing applies.
+
+    Args:
+        run: the case.
+        judge: judges a turn.
+        in_pairs: whether only turns are judged that the reference has as well.
+    """
+
+    async def cell(index: int) -> Cell | None:
+        error = unfinished(run, index)
+        return Cell(error) if error else await judge(index)
+
+    turns = min(len(run.actual), len(run.expected or ())) if in_pairs else len(run.actual)
+    cells = await gathered(partial(cell, index) for index in range(turns))
+    found = (one.outcome if one else None for one in cells)
+    outcomes = judge_pairs(run, lambda _actual, _expected: next(found)).per_invocation if in_pairs else (*found, *missing_turns(run))
+    return Judged(outcomes or (_NO_TURN,), votes=tuple(vote for one in cells if one for vote in one.votes))
 
 
 S_co = TypeVar("S_co", bound=JudgedSettings, covariant=True)
@@ -75,26 +86,6 @@ class JudgedTurns(Generic[S_co]):
     def answer(self, turn: Invocation) -> str:
         """Return what the agent answered; with what it said on the way, if the settings say so."""
         return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
-
-
-async def judged_pairs(run: CaseRun, judge: Callable[[int], Awaitable[Cell]]) -> Judged:
-    """Judge each turn that both the agent and the reference have by its index, all at the same time."""
-    cells = await _cells(run, min(len(run.actual), len(run.expected or ())), judge)
-    outcomes = iter(cells)
-    planned = judge_pairs(run, lambda _actual, _expected: next(outcomes).outcome)
-    return Judged(planned.per_invocation or (_NO_TURN,), votes=_votes(cells))
-
-
-async def _cells(run: CaseRun, turns: int, judge: Callable[[int], Awaitable[C]]) -> list[C | Cell]:
-    async def cell(index: int) -> C | Cell:
-        error = unfinished(run, index)
-        return Cell(error) if error else await judge(index)
-
-    return await gathered(partial(cell, index) for index in range(turns))
-
-
-def _votes(cells: Sequence[Cell | None]) -> tuple[Vote, ...]:
-    return tuple(vote for cell in cells if cell for vote in cell.votes)
 
 
 _BLANK_LETTERS = {"\u115f", "\u1160", "\u3164", "\uffa0", "\u2800"}

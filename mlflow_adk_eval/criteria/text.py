@@ -13,6 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from itertools import accumulate, pairwise
 
@@ -132,7 +133,6 @@ _ASCII = "".join(char.lower() if char.isalnum() else " " for char in map(chr, ra
 """What becomes of each ASCII character."""
 _UNSTEMMED = 3
 """The length up to which rouge-score leaves a word as it is."""
-_MOST_STEMS = 1 << 20
 
 
 class Translation(dict[int, str]):
@@ -163,17 +163,9 @@ def _separated(char: str) -> str:
 _SEPARATORS = Translation(_separated)
 
 
-class _Stems(dict[str, str]):
-    """The stem of each word, found out when it is first met: words repeat, and stemming costs."""
-
-    def __missing__(self, word: str) -> str:
-        if len(self) >= _MOST_STEMS:
-            self.clear()
-        stemmed = self[word] = stem(word) if len(word) > _UNSTEMMED and word.isascii() else word
-        return stemmed
-
-
-_STEMS = _Stems()
+@lru_cache(maxsize=1 << 20)  # words repeat, and stemming costs
+def _stemmed(word: str) -> str:
+    return stem(word) if len(word) > _UNSTEMMED and word.isascii() else word
 
 
 def tokens(text: str) -> list[str]:
@@ -187,7 +179,7 @@ def tokens(text: str) -> list[str]:
     >>> tokens("It's 3.14 running runs"), tokens("東京 naïve")
     (['it', 's', '3', '14', 'run', 'run'], ['東', '京', 'naïve'])
     """
-    return list(map(_STEMS.__getitem__, words(text)))
+    return list(map(_stemmed, words(text)))
 
 
 def words(text: str) -> list[str]:

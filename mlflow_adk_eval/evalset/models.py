@@ -457,6 +457,11 @@ def canonical_json(value: Any) -> bytes:
     return _encode(value).encode("utf-8", "surrogatepass")
 
 
+def json_sha256(value: Any) -> str:
+    """Return the hash of JSON, in hex; the order of keys does not matter."""
+    return hashlib.sha256(canonical_json(value)).hexdigest()
+
+
 def canonical(value: Any) -> Any:
     """Return a model as JSON values, without what ADK would not notice: whole numbers are spelt one way; null stays inside what users wrote."""
     kind = type(value)

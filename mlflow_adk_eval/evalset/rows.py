@@ -9,7 +9,6 @@ to take its digest, before anything is paid for; and once to execute.
 from __future__ import annotations
 
 import hashlib
-from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -231,8 +230,8 @@ class _Survey:
     """What is known of a source once somebody went through it."""
 
     eval_ids: list[str] = field(default_factory=list[str])
-    num_runs: array[int] = field(default_factory=lambda: array("i"))
-    """How many runs are recorded beside each case."""
+    num_runs: int = 0
+    """How many runs are recorded of each case at most."""
     turns: int = 0
     """How many turns the cases have at least, in one run of each."""
     sha256: Any = field(default_factory=hashlib.sha256)
@@ -267,7 +266,7 @@ class StreamedCases(CasesElsewhere):
             for row in batch:
                 if found:
                     found.eval_ids.append(row.case.eval_id)
-                    found.num_runs.append(len(row.runs or ()))
+                    found.num_runs = max(found.num_runs, len(row.runs or ()))
                     found.turns += max(1, len(row.case.conversation or ()))
                     found.sha256.update(canonical_json(canonical(row.case)) + b"\n")
                 yield row.case
@@ -333,7 +332,7 @@ class StreamedCases(CasesElsewhere):
     @property
     def num_runs(self) -> int:
         """How many runs are recorded of each case; 0 where none is."""
-        return max(self._survey.num_runs, default=0)
+        return self._survey.num_runs
 
     def __len__(self) -> int:
         """Return the number of cases."""

@@ -6,13 +6,12 @@ As a file or an artifact, `world.json`, it also says how the evaluation that log
 
 from __future__ import annotations
 
-import hashlib
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mlflow_adk_eval.evalset.conversation import WORLD, RecordedCase, RecordedRun, RecordedSet, json_of
-from mlflow_adk_eval.evalset.models import Model, canonical_json
+from mlflow_adk_eval.evalset.models import Model, json_sha256
 from mlflow_adk_eval.evalset.parse import parse
 
 WORLD_FILE = "world.json"
@@ -64,7 +63,7 @@ def world_digest(recorded: RecordedSet) -> str:
         (case.eval_id, [run.model_dump(mode="json", fallback=json_of, include=set(WORLD), exclude_defaults=True) for run in case.runs])
         for case in without_turns(recorded).cases
     )
-    return f"sha256:{hashlib.sha256(canonical_json(calls)).hexdigest()}"
+    return f"sha256:{json_sha256(calls)}"
 
 
 def parse_world(text: bytes, source: str) -> World:

@@ -8,7 +8,6 @@ meant are repaired, counted and kept: one object in a code fence, and raw line b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import Request
 
@@ -99,7 +98,7 @@ class Question:
         """Return the hash, in hex, of all that an answer depends on but chance."""
         material = [[block.name, block.text] for block in self.material]
         depends_on = [judge, dict(settings), self.prompt.sha256, material, self.schema]
-        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
+        return json_sha256(depends_on)
 
     def read(self, text: str) -> tuple[ItemVerdict, ...]:
         """Return what an answer says of each item: a label that was asked for, or what is wrong instead. Nothing is guessed."""

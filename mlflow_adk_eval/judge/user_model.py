@@ -6,7 +6,6 @@ The model answers by a JSON schema, as judges do: a reason, the message, and whe
 
 from __future__ import annotations
 
-import hashlib
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset.models import canonical_json
+from mlflow_adk_eval.evalset.models import json_sha256
 from mlflow_adk_eval.judge.client import CallResult
 from mlflow_adk_eval.judge.identity import AskedModel
 from mlflow_adk_eval.judge.prompt import Arrange, Block, Prompt
@@ -73,7 +72,7 @@ class UserPrompt:
         """Return the hash, in hex, of all that an answer depends on but chance, and of its place."""
         material = [[block.name, block.text] for block in self.blocks]
         depends_on = [model, dict(settings), self.prompt.sha256, self.wording, material, SCHEMA, list(place)]
-        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
+        return json_sha256(depends_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

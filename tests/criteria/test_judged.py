@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 
 import anyio
 import pytest
@@ -12,7 +13,6 @@ from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import (
     Cell,
     combined,
-    judged_pairs,
     judged_turns,
     place,
     single,
@@ -25,6 +25,7 @@ from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped, 
 from tests.kit import run_of, turn
 from tests.strategies import QUICK
 
+judged_pairs = partial(judged_turns, in_pairs=True)
 NOTHING = [
     "",
     " ",

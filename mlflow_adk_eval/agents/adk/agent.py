@@ -142,17 +142,8 @@ class AdkAgent:
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
             session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
-            for noted in (
-                "before_run",
-                "before_agent",
-                "before_model",
-                "after_model",
-                "on_model_error",
-                "before_tool",
-                "after_tool",
-                "on_tool_error",
-            ):
-                setattr(plugin, f"{noted}_callback", getattr(recorder, noted))
+            for callback in [name for name in dir(recorder) if name.endswith("_callback")]:
+                setattr(plugin, callback, getattr(recorder, callback))
             session.runner = Runner(
                 # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
                 app=app.model_copy(update={"name": app_name, "plugins": [plugin, *app.plugins]}),
@@ -289,15 +280,15 @@ class _CallRecorder:
     session: AdkSession
     tools: Tools | None
 
-    async def before_run(self, *, invocation_context: Any) -> None:
+    async def before_run_callback(self, *, invocation_context: Any) -> None:
         # An agent that is a tool runs within the turn, under an id of its own.
         self.session.record.invocation_id = self.session.record.invocation_id or invocation_context.invocation_id
 
-    async def before_agent(self, *, agent: Any, **_: Any) -> None:
+    async def before_agent_callback(self, *, agent: Any, **_: Any) -> None:
         if self.session.world:
             self.session.world.check(agent)
 
-    async def before_model(self, *, callback_context: Any, llm_request: Any) -> None:
+    async def before_model_callback(self, *, callback_context: Any, llm_request: Any) -> None:
         from google.genai import types  # noqa: PLC0415
 
         record = self.session.record
@@ -310,16 +301,16 @@ class _CallRecorder:
         options = config.http_options = config.http_options or types.HttpOptions()
         options.retry_options = options.retry_options or types.HttpRetryOptions.model_validate(_RETRIES)
 
-    async def after_model(self, *, callback_context: Any, llm_response: Any) -> None:
+    async def after_model_callback(self, *, callback_context: Any, llm_response: Any) -> None:
         record = self.session.record
         record.end(_key(callback_context))
         if callback_context.invocation_id != record.invocation_id:
             self.session.events.append(model_call(callback_context.agent_name, llm_response))
 
-    async def on_model_error(self, *, callback_context: Any, **_: Any) -> None:
+    async def on_model_error_callback(self, *, callback_context: Any, **_: Any) -> None:
         self.session.record.end(_key(callback_context))
 
-    async def before_tool(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
+    async def before_tool_callback(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
         record = self.session.record
         record.begin(tool_context.function_call_id, record.tool)
         unseen = getattr(tool, "include_plugins", True) is False  # of an agent that is a tool: then it runs without this plugin
@@ -333,12 +324,12 @@ class _CallRecorder:
             world.answered.add(tool_context.function_call_id)
         return answered
 
-    async def after_tool(self, *, tool: Any, tool_context: Any, **_: Any) -> None:
+    async def after_tool_callback(self, *, tool: Any, tool_context: Any, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
         if self.session.world:
             self.session.world.ended(tool, tool_context)
 
-    async def on_tool_error(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
+    async def on_tool_error_callback(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
         if isinstance(error, asyncio.CancelledError):
             self.session.cut_off = error

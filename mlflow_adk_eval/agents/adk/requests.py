@@ -5,14 +5,13 @@ ADK's ``LlmRequest`` and its JSON in a recording of ``adk conformance`` have the
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
-from mlflow_adk_eval.evalset.models import Json, canonical, canonical_json
+from mlflow_adk_eval.evalset.models import Json, canonical, json_sha256
 
 _INCIDENTAL_CONFIG = {"http_options", "labels"}
 """How a request is sent and billed; ADK and this package add to both."""
@@ -30,7 +29,7 @@ def request_sha256(request: Any) -> str:
     config: Json = {name: value for name, value in (plain.get("config") or {}).items() if name not in _INCIDENTAL_CONFIG}
     contents = [content | {"parts": list(map(_lasting, content.get("parts") or ()))} for content in plain.get("contents") or ()]
     asked = {"model": plain.get("model"), "contents": contents, "config": config}
-    return hashlib.sha256(canonical_json(canonical(asked))).hexdigest()
+    return json_sha256(canonical(asked))
 
 
 def _dumped(request: Any) -> Json:

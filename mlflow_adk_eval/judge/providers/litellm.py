@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from pydantic import Field
 
 from mlflow_adk_eval.config.spec import Settings
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge import protocol
 from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
 from mlflow_adk_eval.judge.providers.access import require_settings
@@ -221,7 +220,7 @@ class LiteLlmJudge(protocol.ResolvedJudge):
         named = (one for one, own in zip(listed, names, strict=True) if {name, f"{name}:latest"} & own)
         entry = next(named, listed[0] if len(listed) == 1 else {})
         known = {key: entry[key] for key in _TELLING if entry.get(key)}
-        return hashlib.sha256(canonical_json(known)).hexdigest()[:16] if known else ""
+        return json_sha256(known)[:16] if known else ""
 
     async def aclose(self) -> None:
         """Let LiteLLM finish its book-keeping. Its connections it shares with whoever else uses it."""

@@ -7,7 +7,6 @@ done when somebody first needs it.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import math
@@ -25,7 +24,7 @@ import anyio.to_thread
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError, UsageError
-from mlflow_adk_eval.evalset.models import Json, canonical_json
+from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Unavailable, failure, one_line, retry_after_s, retry_delay_s
@@ -111,7 +110,7 @@ class VertexClient:
         """
         optional = [value for value in (spec, attempt) if value]
         depends_on = [self.endpoint, self.project, self.location, metric, instance, *optional]
-        return hashlib.sha256(canonical_json(depends_on)).hexdigest()
+        return json_sha256(depends_on)
 
     async def evaluate(self, metric: str, instance: Material, spec: Json | None = None) -> Answer:
         """Send one request, once; the answer's text is the JSON of the service's result.
