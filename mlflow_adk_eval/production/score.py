@@ -16,7 +16,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -183,49 +184,51 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
     client = connect(uri)
     with reaching_mlflow("the traces could not be read"):
         experiment_id = experiment_there(client, experiment)
-        asked = [str(client.tracking_uri), experiment_id, criteria.digest(), filter_string, sample, seed, again, kind]
-        spool = _Spool(Path(".adk_eval") / "traces" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16])
-        if (plan := spool.plan()) is None:
-            seen = conversations_in(
-                client,
-                experiment_id,
-                since_ms=began_ms,
-                until_ms=ended_ms,
-                filter_string=filter_string,
-                config_digest=criteria.digest(),
-                facts=tuple(facts),
-            )
-            ended = [one for one in seen if one.ended]
-            fresh = [one for one in ended if again or not one.scored]
-            plan = ScoredTraces(
-                report=None,
-                experiment_id=experiment_id,
-                began_ms=began_ms if began_ms is not None else min((one.ended_ms for one in ended), default=now_ms),
-                ended_ms=ended_ms,
-                found=len(ended),
-                already=len(ended) - len(fresh),
-                unfinished=len(seen) - len(ended),
-            )
-            if not fresh:
-                return plan
-            drawn = draw(fresh, sample, secrets.token_hex(8) if seed is None else str(seed))
-            whole = began_ms is None and filter_string is None and until is None
-            plan = spool.fill(plan, drawn, TraceSearch(client, experiment_id, {"run_id": None}), whole=whole)
-        else:
-            _logger.warning("going on with the conversations that an interrupted call drew: %s", spool.folder)
-    if not spool.agent:  # nothing of all that was drawn can be read
-        spool.forget()
-        return plan
-    done = _evaluated(spool, plan, criteria, agent_version, options)
-    run_id, report = str(done.run_id), done
-    with reaching_mlflow(f"run {run_id} is complete, but not marked as of production; run the same command again to finish it"):
-        result = replace(plan, report=report, rates=_rates(spool, plan, report))
-        _mark(client, run_id, result, kind)
+    asked = [str(client.tracking_uri), experiment_id, criteria.digest(), filter_string, sample, seed, again, kind]
+    spool = _Spool(Path(".adk_eval") / "traces" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16])
+    with spool.alone():
+        with reaching_mlflow("the traces could not be read"):
+            if (plan := spool.plan()) is None:
+                seen = conversations_in(
+                    client,
+                    experiment_id,
+                    since_ms=began_ms,
+                    until_ms=ended_ms,
+                    filter_string=filter_string,
+                    config_digest=criteria.digest(),
+                    facts=tuple(facts),
+                )
+                ended = [one for one in seen if one.ended]
+                fresh = [one for one in ended if again or not one.scored]
+                plan = ScoredTraces(
+                    report=None,
+                    experiment_id=experiment_id,
+                    began_ms=began_ms if began_ms is not None else min((one.ended_ms for one in ended), default=now_ms),
+                    ended_ms=ended_ms,
+                    found=len(ended),
+                    already=len(ended) - len(fresh),
+                    unfinished=len(seen) - len(ended),
+                )
+                if not fresh:
+                    return plan
+                drawn = draw(fresh, sample, secrets.token_hex(8) if seed is None else str(seed))
+                whole = began_ms is None and filter_string is None and until is None
+                plan = spool.fill(plan, drawn, TraceSearch(client, experiment_id, {"run_id": None}), whole=whole)
+            else:
+                _logger.warning("going on with the conversations that an interrupted call drew: %s", spool.folder)
+        if not spool.agent:  # nothing of all that was drawn can be read
+            spool.forget()
+            return plan
+        report = _evaluated(spool, plan, criteria, agent_version, options)
+        run_id, again_to = str(report.run_id), "run the same command again to finish it"
+        with reaching_mlflow(f"run {run_id} is complete, but not marked as of production; {again_to}"):
+            result = replace(plan, report=report, rates=_rates(spool, plan, report))
+            _mark(client, run_id, result, kind)
         if before_writing:
             before_writing(result)
-    with reaching_mlflow(f"run {run_id} is complete, but not all assessments are written; run the same command again to finish them"):
-        result = replace(result, written=write_assessments(client, experiment_id, report, criteria.digest(), spool.last))
-    spool.forget()
+        with reaching_mlflow(f"run {run_id} is complete, but not all of its assessments are written; {again_to}"):
+            result = replace(result, written=write_assessments(client, experiment_id, report, criteria.digest(), spool.last))
+        spool.forget()
     return result
 
 
@@ -281,6 +284,24 @@ class _Spool:
         self.last: dict[str, str] = {}
         """The last trace of conversations whose last turn is in another, since the agent had failed; by eval id."""
 
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Keep other processes out of the folder.
+
+        Raises:
+            UsageError: if one is in it.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self.folder.with_suffix(".lock").open("w") as handle:
+            with suppress(ImportError):  # on Windows
+                import fcntl  # noqa: PLC0415
+
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UsageError("another process is scoring these traces by this config; wait until it has ended") from None
+            yield
+
     def plan(self) -> ScoredTraces | None:
         """Return what an interrupted call had drawn; ``None`` where there was none."""
         try:
@@ -312,9 +333,8 @@ class _Spool:
                 # The session that MLflow names may be of an agent that was used as a tool: then its traces are of another conversation.
                 name = found.session if isinstance(found, TracedConversation) and found.session not in ("", seen.key[1]) else seen.name
                 try:
-                    if name in self.stratum:
-                        found = UsageError(f"it is part of session {name}, which was drawn as well")
-                    agent, last, row = _row_of(name, stratum, found)
+                    twice = UsageError(f"it is part of session {name}, which was drawn as well") if name in self.stratum else None
+                    agent, last, row = _row_of(name, stratum, twice or found)
                 except UsageError as error:
                     unreadable.append(f"{seen.name}: {' '.join(str(error).split())}")
                     continue

@@ -17,7 +17,8 @@ from mlflow import MlflowClient
 from mlflow.entities import TraceInfo
 
 from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
-from mlflow_adk_eval.agents.traces.spans import Trace
+from mlflow_adk_eval.agents.traces.spans import RUN, Trace
+from mlflow_adk_eval.store.reaching import unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.traces import CONFIG_DIGEST, THROUGH
 
@@ -92,7 +93,7 @@ def conversations_in(
 ) -> list[Seen]:
     """Return the conversations that an experiment has, by the time of their first trace that was found.
 
-    Traces of evaluations by this package are left out: they are copies.
+    Traces of evaluations by this package are left out: nobody but an eval set talked to the agent then.
 
     Args:
         client: where they are.
@@ -106,9 +107,15 @@ def conversations_in(
     window = [f"attributes.timestamp_ms < {until_ms}"] + ([] if since_ms is None else [f"attributes.timestamp_ms >= {since_ms}"])
     where = " AND ".join([*([filter_string] if filter_string else []), *window])
     found: dict[tuple[str, ...], Seen] = {}
+    evaluations: dict[str, bool] = {"": False}
     for trace in every_trace(client, experiment_id, filter_string=where, latest_first=False):
         info = trace.info
-        if CASE in info.tags:
+        run_id = info.trace_metadata.get(RUN, "")
+        if run_id not in evaluations:
+            evaluations[run_id] = False
+            with unless_absent():
+                evaluations[run_id] = "adk_eval.schema" in client.get_run(run_id).data.params
+        if CASE in info.tags or evaluations[run_id]:
             continue
         key = conversation_key(Trace(id=info.trace_id, time_ms=info.request_time, metadata=info.trace_metadata))
         found.setdefault(key, Seen(key)).see(info, config_digest, facts)
