@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from mlflow_adk_eval.analysis.stats import wilson_interval
+from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 from mlflow_adk_eval.production.traffic import Seen, strata_of
 
 AT_RANDOM = 0.75
