@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 from mlflow_adk_eval.errors import foreign_code
 from mlflow_adk_eval.evalset.conversation import Ending, InnerCall
-from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.evalset.models import OPEN, ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 NO_REFERENCE = Errored("the reference of this turn has no final response to compare with")
+_OPEN = f"nobody has written what is expected; write it into the case and remove its tag {OPEN!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome 
     expected, actual = run.case.conversation, run.actual
     if expected is None:
         return Judged((_SCENARIO,) * run.turns)
+    if OPEN in run.case.tags:  # no expected call is not the same as an expected absence of calls
+        return failed(run, _OPEN)
     cells = tuple([judge(got, want) for got, want in zip(actual, expected, strict=False)])
     if len(actual) == len(expected):
         return Judged(cells)

@@ -14,7 +14,7 @@ from mlflow_adk_eval.config.spec import JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.text import Translation
 from mlflow_adk_eval.criteria.transcript import final_text
-from mlflow_adk_eval.evalset.models import Invocation
+from mlflow_adk_eval.evalset.models import OPEN, Invocation
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
@@ -58,7 +58,8 @@ async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | Non
         error = unfinished(run, index)
         return Cell(error) if error else await judge(index)
 
-    turns = min(len(run.actual), len(run.expected or ())) if in_pairs else len(run.actual)
+    compared = 0 if OPEN in run.case.tags else min(len(run.actual), len(run.expected or ()))
+    turns = compared if in_pairs else len(run.actual)
     cells = await gathered(partial(cell, index) for index in range(turns))
     found = (one.outcome if one else None for one in cells)
     outcomes = judge_pairs(run, lambda _actual, _expected: next(found)).per_invocation if in_pairs else (*found, *missing_turns(run))

@@ -309,6 +309,8 @@ class ConversationScenario(Model):
 
 
 _SOURCES = ("conversation", "conversation_scenario")
+OPEN = "open"
+"""The tag of a case of which nobody has said yet what is expected."""
 
 
 class EvalCase(Model):
