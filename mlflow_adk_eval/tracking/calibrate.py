@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,6 +14,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Assessment, AssessmentSource, AssessmentSourceType, Feedback, TraceInfo
 from mlflow.tracing.client import TracingClient
+from mlflow.tracing.constant import TraceMetadataKey
 
 from mlflow_adk_eval.analysis.calibration.calibration import CalibratedRun, Calibration, LabelSource, disagreements_of
 from mlflow_adk_eval.analysis.calibration.labels import (
@@ -41,9 +43,13 @@ from mlflow_adk_eval.runtime import user_at_host
 from mlflow_adk_eval.store.reaching import created_once, unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
 from mlflow_adk_eval.tracking.storable import assessment_name, fitted
+from mlflow_adk_eval.tracking.traces import PRODUCTION
 
 _LONGEST_NAME = 1000
 _MOST_NAMED = 8
+_PAGE = 100
+_TRACE_ID = re.compile(r"[^'\\]+")
+"""What can stand in a filter of MLflow's."""
 
 Table = str | Path | Iterable[Mapping[str, Any]]
 
@@ -90,7 +96,7 @@ def calibrate(
                     listed_names = ", ".join(names) or "none"
                     raise UsageError(f"assessment {renamed!r}: name its criterion, because several are judged: {listed_names}")
                 renamed = {names[0]: renamed}
-            given, notes = _human_labels(store.client, run_ids, units, renamed)
+            given, notes = _human_labels(store.client, judged_runs, units, renamed)
         opinions = opinions_of(given)
         if not opinions:
             known = dict.fromkeys(".".join(filter(None, unit.meaning)) for unit in units.judged)
@@ -224,17 +230,18 @@ def _meanings_of(units: Units, renamed: Mapping[str, str]) -> dict[str, tuple[st
     return meanings
 
 
-def _human_labels(
-    client: MlflowClient, run_ids: Sequence[str], units: Units, renamed: Mapping[str, str]
-) -> tuple[tuple[Label, ...], tuple[str, ...]]:
-    """Return what people say of the cells of runs, and a note on what they say besides, under other names.
+def labels_on(
+    traces: Iterable[tuple[Unit, TraceInfo]], units: Units, renamed: Mapping[str, str]
+) -> tuple[list[Label], list[Problem], Counter[str]]:
+    """Return what people say of turns on their traces, what of it cannot be read, and how often they say something under other names.
 
-    Raises:
-        LabelError: if a label cannot be read, or is about a cell that does not exist.
+    Args:
+        traces: the turns, as units that no criterion is said of yet, each with its trace.
+        units: all that can be labelled.
+        renamed: names by criterion, where people use others than the criterion's.
     """
     meanings = _meanings_of(units, renamed)
     labels, problems, others = list[Label](), list[Problem](), Counter[str]()
-    traces = list(_traces(client, run_ids, units))
     for turn, info in traces:
         for assessment in _labels(info):
             match label := _read(turn, info, assessment, meanings.get(assessment.name), units):
@@ -244,6 +251,19 @@ def _human_labels(
                     problems.append(label)
                 case None:
                     others[assessment.name] += 1
+    return labels, problems, others
+
+
+def _human_labels(
+    client: MlflowClient, runs: Sequence[JudgedRun], units: Units, renamed: Mapping[str, str]
+) -> tuple[tuple[Label, ...], tuple[str, ...]]:
+    """Return what people say of the cells of runs, and a note on what they say besides, under other names.
+
+    Raises:
+        LabelError: if a label cannot be read, or is about a cell that does not exist.
+    """
+    traces = list(turns_in_mlflow(client, runs))
+    labels, problems, others = labels_on(traces, units, renamed)
     if problems:
         raise LabelError("HUMAN assessments in MLflow", problems)
     if not traces:
@@ -251,21 +271,22 @@ def _human_labels(
     if not others:
         return tuple(labels), ()
     named = ", ".join(f"{shown(name)} ({count})" for name, count in list(others.items())[:_MOST_NAMED])
-    hint = next(filter(None, (did_you_mean(name, meanings) for name in others)), "")
+    hint = next(filter(None, (did_you_mean(name, _meanings_of(units, renamed)) for name in others)), "")
     return tuple(labels), (f"ignored people's assessments with other names: {named}. {hint}".strip(),)
 
 
 class Labelling:
     """The labels of one person on what judges decided in a run: what has one, what can have one, and new ones."""
 
-    def __init__(self, client: MlflowClient, run_id: str, units: Units, labeller: str) -> None:
+    def __init__(self, client: MlflowClient, run: JudgedRun, labeller: str) -> None:
         """Read what the person has labelled; labels of others, and labels that cannot be read, are left as they are."""
         self._client, self._labeller = client, labeller
         self._traces: dict[tuple[str, int, int | None], str] = {}
         self.labels: dict[Unit, bool] = {}
         """The person's latest label of each unit."""
+        units = run.units
         meanings, mine = _meanings_of(units, {}), list[Label]()
-        for turn, info in _traces(client, [run_id], units):
+        for turn, info in turns_in_mlflow(client, [run]):
             self._traces[turn.eval_id, turn.run_index, turn.invocation_index] = info.trace_id
             read = (_read(turn, info, one, meanings.get(one.name), units) for one in _labels(info) if one.source.source_id == labeller)
             mine += [label for label in read if isinstance(label, Label)]
@@ -320,17 +341,31 @@ def _labels(info: TraceInfo) -> Iterator[Feedback]:
             yield one
 
 
-def _traces(client: MlflowClient, run_ids: Sequence[str], units: Units) -> Iterator[tuple[Unit, TraceInfo]]:
-    """Yield the turns of runs, as units that no criterion is said of yet, with their traces; a run may have others, as of its agent."""
-    named = {fitted(unit.eval_id, _LONGEST_NAME): unit.eval_id for unit in units.judged}
-    for run_id in run_ids:
+def turns_in_mlflow(client: MlflowClient, runs: Iterable[JudgedRun]) -> Iterator[tuple[Unit, TraceInfo]]:
+    """Yield the turns of runs, as units that no criterion is said of yet, with their traces; a run may have others, as of its agent.
+
+    A run that scored traces has none of its own. Of several turns in one trace, the trace is that of the last.
+    """
+    for run in runs:
+        run_id = run.evidence.run_id
         experiment_id = client.get_run(run_id).info.experiment_id
+        named = {fitted(unit.eval_id, _LONGEST_NAME): unit.eval_id for unit in run.units.judged}
         for info in (trace.info for trace in every_trace(client, experiment_id, run_id=run_id)):
             eval_id = named.get(info.tags.get("adk.eval_case_id", ""))
             indexes = [info.tags.get(name, "") for name in ("adk.run_index", "adk.invocation_index")]
             if eval_id is not None and all(map(str.isdecimal, indexes)):
                 run_index, invocation_index = map(int, indexes)
                 yield Unit(run_id=run_id, eval_id=eval_id, run_index=run_index, invocation_index=invocation_index, criterion=""), info
+        scored = dict[str, Unit]()
+        for case in run.report.cases if PRODUCTION in run.evidence.params else ():
+            for index, turn in enumerate(case.expected or ()):
+                unit = Unit(run_id=run_id, eval_id=case.eval_id, run_index=case.run_index, invocation_index=index, criterion="")
+                scored[turn.invocation_id.partition("#")[0]] = unit
+        ids = list(filter(_TRACE_ID.fullmatch, scored))
+        for start in range(0, len(ids), _PAGE):
+            wanted = ", ".join(f"'{trace_id}'" for trace_id in ids[start : start + _PAGE])
+            for trace in every_trace(client, experiment_id, filter_string=f"attributes.request_id IN ({wanted})", page_size=_PAGE):
+                yield scored[trace.info.trace_id], trace.info
 
 
 def _read(
@@ -340,7 +375,9 @@ def _read(
     if meaning is None:
         return None
     where = f"trace {info.trace_id} ({turn.eval_id!r}, turn {(turn.invocation_index or 0) + 1}), assessment {assessment.name!r}"
-    here = replace(turn, criterion=meaning[0], rubric_id=meaning[1])
+    # What somebody says of a session, MLflow keeps on its first trace.
+    index = None if TraceMetadataKey.TRACE_SESSION in (assessment.metadata or {}) else turn.invocation_index
+    here = replace(turn, invocation_index=index, criterion=meaning[0], rubric_id=meaning[1])
     # What is judged once for the whole case may be labelled on any of its turns.
     unit = units.find(here) or units.find(replace(here, invocation_index=None))
     if unit is None or unit.invocation_index is None:

@@ -42,6 +42,8 @@ _SCORED_BY = entities.AssessmentSource(source_type="CODE", source_id="mlflow_adk
 _EXPECTED_BY = entities.AssessmentSource(source_type="HUMAN", source_id="eval_set")
 OF_RUN, CONFIG_DIGEST = "mlflow.assessment.sourceRunId", "adk_eval.config_digest"
 """What an assessment's metadata call the run and the config that it is of."""
+PRODUCTION = "adk_eval.production"
+"""The parameter of a run that scored traces."""
 THROUGH = "adk_eval.through"
 """The last trace of the conversation when it was scored: one that has gone on since is scored again."""
 _SPANS_STORED = "mlflow.trace.spansLocation"

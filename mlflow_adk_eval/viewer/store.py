@@ -286,7 +286,7 @@ class RunStore:
         if opened.labelling is None:
             judged = judged_run(opened.run.evidence, opened.run)
             with store_at(self.tracking_uri) as store:
-                opened.labelling = judged, Labelling(store.client, run_id, judged.units, labeller)
+                opened.labelling = judged, Labelling(store.client, judged, labeller)
         return opened.labelling
 
     def compared(self, run_id: str, other: str) -> Comparison:
