@@ -49,6 +49,7 @@ _HOMES = {
     "judge.protocol": ("Answer", "Refused", "Request", "Unavailable"),
     "judge.setup": ("Budget", "JudgeOptions"),
     "ledger": ("CallCache",),
+    "production.cases": ("ProductionCases", "cases_from_traces"),
     "production.draw": ("Rate", "Stratum"),
     "production.score": ("ScoredTraces", "score_traces"),
     "results.decision": ("Check", "Decision", "GateFailed"),

@@ -71,6 +71,8 @@ from mlflow_adk_eval.judge.protocol import Unavailable as Unavailable
 from mlflow_adk_eval.judge.setup import Budget as Budget
 from mlflow_adk_eval.judge.setup import JudgeOptions as JudgeOptions
 from mlflow_adk_eval.ledger import CallCache as CallCache
+from mlflow_adk_eval.production.cases import ProductionCases as ProductionCases
+from mlflow_adk_eval.production.cases import cases_from_traces as cases_from_traces
 from mlflow_adk_eval.production.draw import Rate as Rate
 from mlflow_adk_eval.production.draw import Stratum as Stratum
 from mlflow_adk_eval.production.score import ScoredTraces as ScoredTraces

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -300,7 +300,7 @@ def _accept(named: str, *, as_json: bool) -> None:
 @click.option("--sample", type=shared.COUNT, help="Draw at most this many cases at random. Default: all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="The random seed of --sample.")
 @click.option("--eval-set-id", help="The id of the eval set. Default: the file name.")
-@click.option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
+@shared.redact_option
 @click.option("-o", "--output", required=True, type=shared.PATH, help="The eval set to write.")
 @shared.force_option
 @shared.mlflow_options
@@ -312,15 +312,10 @@ def capture(
     The recorded behavior becomes the reference for later versions.
     """
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
     shared.check_output(output, force=force)
-    function: Any = model_or_object(redact, "--redact")
-    if redact is not None and not callable(function):
-        raise UsageError(f"--redact {redact}: {'not a function' if ':' in redact else 'not a function; wanted MODULE:FUNCTION'}")
-    eval_set = adk_eval.capture(
-        trace_ids=trace_ids or None, redact=cast("Any", function), eval_set_id=eval_set_id or stem_of(output), **options
-    )
+    function = shared.redact_function(redact)
+    eval_set = adk_eval.capture(trace_ids=trace_ids or None, redact=function, eval_set_id=eval_set_id or stem_of(output), **options)
     write_eval_set(eval_set, output)
     cases, turns = len(eval_set.eval_cases), sum(len(case.conversation or ()) for case in eval_set.eval_cases)
     text = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Generator
@@ -16,7 +14,7 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
-from mlflow_adk_eval.cli.output import end, print_json, write_file
+from mlflow_adk_eval.cli.output import end, print_json, write_file, write_table
 from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted
@@ -101,11 +99,7 @@ def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | Non
     if output is None or others:
         raise UsageError("--sample needs -o FILE, and excludes --labels, --assessment, --log and --json")
     rows = adk_eval.label_sheet(runs, size, seed=seed, tracking_uri=tracking_uri)
-    sheet = io.StringIO(newline="")
-    table = csv.DictWriter(sheet, list(rows[0]))
-    table.writeheader()
-    table.writerows(rows)
-    write_file(output, sheet.getvalue())
+    write_table(output, rows)
     click.echo(
         f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then:\n"
         f"next: {command('calibrate', *runs, labels=output, output='calibration.json', tracking_uri=tracking_uri)}"

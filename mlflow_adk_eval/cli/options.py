@@ -82,6 +82,9 @@ storage_option = click.option(
 detailed_option = click.option(
     "--print-detailed-results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
 )
+redact_option = click.option(
+    "--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent."
+)
 confidence_option = click.option(
     "--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests."
 )
@@ -216,6 +219,20 @@ def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = Judg
     if "user_simulator" in values:
         values["user_simulator"] = model_or_object(values["user_simulator"], "--user-simulator")
     return values
+
+
+def redact_function(named: str | None) -> Any:
+    """Return the function that `redact_option` names; ``None`` without one.
+
+    Raises:
+        UsageError: if it cannot be imported, or is no function.
+    """
+    from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
+
+    function = model_or_object(named, "--redact")
+    if named is not None and not callable(function):
+        raise UsageError(f"--redact {named}: {'not a function' if ':' in named else 'not a function; wanted MODULE:FUNCTION'}")
+    return function
 
 
 def agent_path(agent: str) -> str:

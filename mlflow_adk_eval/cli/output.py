@@ -9,12 +9,14 @@ Python's logging, at the level INFO, with the facts as `extra`; nobody hears tha
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -129,6 +131,19 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 class Ended(SystemExit):
     """The end of a command that is our own. Any other `SystemExit` was raised by code that the command runs."""
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows with the same columns, at least one, as a CSV file.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, list(rows[0]))
+    table.writeheader()
+    table.writerows(rows)
+    write_file(path, text.getvalue())
 
 
 def end(code: int) -> NoReturn:

@@ -9,10 +9,10 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
-from mlflow_adk_eval.cli.output import end, tell
+from mlflow_adk_eval.cli.output import end, tell, write_table
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import command
-from mlflow_adk_eval.text import counted
+from mlflow_adk_eval.text import counted, listed
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.production.draw import Rate
@@ -83,6 +83,58 @@ def score(
     tell("\n".join(lines_of(scored)), as_json=as_json, then=then, **facts)
     if fail_below is not None:
         end(_CODES[rate.against(fail_below) if rate else "undecided"])
+
+
+@traces_group.command("to-cases", epilog=shared.NO_VERDICT)
+@click.argument("source", metavar="RUN_ID|EXPERIMENT")
+@click.option("--failed", is_flag=True, help="Only failed conversations, and of those only some for each cause. Default: all.")
+@click.option("--per-cause", type=shared.COUNT, default=1, show_default=True, help="With --failed, the cases for each cause.")
+@click.option("--beside", type=shared.PATH, metavar="FILE", help="Leave out conversations that this eval set has.")
+@click.option("-o", "--output", required=True, type=shared.PATH, help="The eval set to write.")
+@click.option("--labels", type=shared.PATH, metavar="FILE", help="Also write people's labels on judged criteria, for `calibrate --labels`.")
+@shared.redact_option
+@shared.force_option
+@shared.mlflow_options
+def to_cases(
+    source: str,
+    *,
+    output: Path,
+    labels: Path | None,
+    redact: str | None,
+    force: bool,
+    as_json: bool,
+    tracking_uri: str | None,
+    **options: Any,
+) -> None:
+    """Turn conversations of a production run into eval cases.
+
+    RUN_ID is a run of `traces score`; of an EXPERIMENT, the latest counts. Each case has the user's messages and the tag "open", until you write what is
+    expected and remove the tag. An expectation "expected_response" that a person wrote on the trace in MLflow becomes the expected response.
+    """
+    from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.models import OPEN  # noqa: PLC0415
+
+    shared.check_output(output, force=force)
+    shared.check_output(labels, force=force)
+    how = {"redact": shared.redact_function(redact), "eval_set_id": stem_of(output), "tracking_uri": tracking_uri}
+    made = adk_eval.cases_from_traces(source, **how, **options)
+    cases = made.eval_set.eval_cases
+    opened = sum(OPEN in case.tags for case in cases)
+    of = f"{counted(made.conversations, 'failed conversation' if options['failed'] else 'conversation')} in run {made.run_id}"
+    lines = [f"{output}: {counted(len(cases), 'case')} from {of}" if cases else f"{of}, no new case"]
+    if cases:
+        write_eval_set(made.eval_set, output)
+    for cause, eval_ids in made.causes.items():
+        lines.append(f"  {cause}" + (f": {listed(eval_ids, _MOST_NAMED)}" if eval_ids else ""))
+    lines += [f"  {name} says the same as {same}" for name, same in made.duplicates.items()]
+    lines += [f"  not used: {reason}" for reason in made.unread]
+    if labels and made.labels:
+        write_table(labels, made.labels)
+    lines += [f"{labels}: {counted(len(made.labels), 'label')}"] if labels and made.labels else []
+    then = f'write what {counted(opened, "open case")} should expect, and remove the tag "{OPEN}"' if opened else ""
+    facts = {"run_id": made.run_id, "conversations": made.conversations, "causes": made.causes, "duplicates": made.duplicates}
+    counts = {"cases": len(cases), "open": opened, "labels": len(made.labels), "unread": made.unread}
+    tell("\n".join(lines), as_json=as_json, then=then, file=str(output) if cases else None, **facts, **counts)
 
 
 def config_of(criteria: str | None, config: Path | None) -> Any:

@@ -7,7 +7,7 @@ A conversation is of the case that its tags name, else of the case whose id or s
 user says the same; one that could be of several cases is an error of each of them.
 
 `cases_of` makes eval cases of conversations, in which what the agent did is the reference. A captured case keeps what the user said, what the
-agent answered, and its tool calls; costs, instructions and metadata are left out. Every text passes through a `_Redactor`, which masks the
+agent answered, and its tool calls; costs, instructions and metadata are left out. Every text passes through a `Redactor`, which masks the
 secrets of the environment and then calls the caller's function, if there is one.
 """
 
@@ -313,7 +313,7 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
         InputError: with every trace that does not say what was said.
         UsageError: if `redact` raises, or returns no text.
     """
-    redactor = _Redactor(redact)
+    redactor = Redactor(redact)
     cases: list[tuple[int, EvalCase]] = []
     problems: list[tuple[int, InputError]] = []
     for conversation in conversations:
@@ -334,10 +334,10 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
 
 def reference_of(turn: Invocation) -> Invocation:
     """Return what an agent did in a turn as what is expected, with the secrets of the environment masked."""
-    return _Redactor(None).reference(turn)
+    return Redactor(None).reference(turn)
 
 
-def _case(conversation: TracedConversation, redactor: _Redactor) -> EvalCase:
+def _case(conversation: TracedConversation, redactor: Redactor) -> EvalCase:
     turns = conversation.turns()
     session_state = conversation.conversation(turns).session_state
     if not turns:
@@ -355,7 +355,7 @@ def _case(conversation: TracedConversation, redactor: _Redactor) -> EvalCase:
 
 
 @dataclass(frozen=True, slots=True)
-class _Redactor:
+class Redactor:
     """Makes a reference of what an agent did, and redacts every text in it."""
 
     redact: Redact | None
@@ -363,6 +363,7 @@ class _Redactor:
     secrets: Mapping[str, str] = field(default_factory=secrets_of)
 
     def text(self, text: str) -> str:
+        """Return a text without secrets, as the caller's function leaves it."""
         clean = redacted(without_credentials(text), self.secrets)
         if self.redact is None:
             return clean
@@ -403,9 +404,11 @@ class _Redactor:
         )
 
     def content(self, content: Content) -> Content:
+        """Return a message with its texts redacted."""
         return Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
 
     def part(self, part: Part) -> Part:
+        """Return a part with its texts redacted; of media nothing but the kind, if there is a function."""
         match part:
             case Part(function_call=FunctionCall() as call):
                 return Part(function_call=self.call(call))
@@ -422,9 +425,11 @@ class _Redactor:
                 return Part(text=f"[{kind}]")
 
     def call(self, call: FunctionCall) -> FunctionCall:
+        """Return a call with its arguments redacted."""
         return FunctionCall(**call.model_dump(include={"id", "name"}, exclude_none=True), args=self.json(call.args or {}))
 
     def response(self, response: FunctionResponse) -> FunctionResponse:
+        """Return the answer of a tool with its texts redacted."""
         return FunctionResponse(
             **response.model_dump(include={"id", "name"}, exclude_none=True), response=self.json(response.response or {})
         )
