@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -27,7 +28,7 @@ from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.store.reaching import is_absent
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table
-from mlflow_adk_eval.tracking.trace_records import records_of
+from mlflow_adk_eval.tracking.trace_records import PASSED, records_of
 from mlflow_adk_eval.tracking.traces import CONFIG_DIGEST, OF_RUN, THROUGH, feedback_of, trace_rows
 
 _CASES_AT_ONCE, _REQUESTS = 200, 10
@@ -86,7 +87,9 @@ def _assessments(
     now = int(time.time() * 1000)
     for record in records_of(report.eval_set.eval_set_id, cases, table, secrets):
         turn = turns[record.eval_id, record.invocation_index]
-        for assessed in record.feedback:
+        for given in record.feedback:
+            failed = given.name == PASSED and record.error
+            assessed = replace(given, value=False, code="", error="", rationale=record.error) if failed else given
             digest = hashlib.sha256(f"{turn}/{origin[CONFIG_DIGEST]}/{assessed.name}".encode()).hexdigest()
             place = {"trace_id": _trace_of(turn), "create_time_ms": now, "last_update_time_ms": now}
             feedback = feedback_of(assessed, {**origin, THROUGH: through[record.eval_id]}, **place)
