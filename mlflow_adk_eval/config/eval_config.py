@@ -17,9 +17,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import Field, SerializeAsAny, ValidationError
+from pydantic import Field, SerializeAsAny
 from pydantic.alias_generators import to_snake
-from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.config.spec import (
     CRITERIA,
@@ -34,7 +33,7 @@ from mlflow_adk_eval.config.spec import (
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, ReplayConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
 from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, json_sha256
-from mlflow_adk_eval.evalset.parse import decode, problems_of, read_text, unknown_keys
+from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 
 CONFIG_FILE = "test_config.json"
 """What the config beside an eval set is called."""
@@ -254,16 +253,11 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
 
 def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict: bool = False) -> S | None:
     """Return `value` as settings, or ``None`` after adding to `problems`; `strict`: whether models that keep unknown keys refuse them here."""
-    unknown = [key for key in unknown_keys(cls, value) if strict or key.amiss]
-    details: list[ErrorDetails] = []
-    settings = None
     try:
-        settings = cls.model_validate(value, extra="forbid" if strict else None)
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-    amiss = problems_of(cls, value, details, unknown, at=at) if details or unknown else []
-    problems += amiss
-    return None if amiss else settings
+        return parse(cls, value, "config", error=ConfigError, at=at, strict=strict)
+    except ConfigError as error:
+        problems += error.problems
+        return None
 
 
 @cache

@@ -36,7 +36,7 @@ from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import JudgedItem, Question
-from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
+from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, vote_on
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote
 
 if TYPE_CHECKING:  # reading a config loads this module, and asks no service
@@ -262,26 +262,17 @@ def _outcome(result: Result) -> Outcome:
 
 def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
     """Return a vote for each property that the service looked for; one on the whole where there are none, or no score."""
-    answer = result.answer or Answer(text="")
-    vote = Vote(
-        eval_id=at.eval_id,
-        run_index=at.run_index,
-        invocation_index=at.invocation_index,
-        criterion=at.criterion,
+    answer = result.answer or Answer(text="", model=f"vertex:{metric}")
+    vote = vote_on(
+        at,
+        answer,
         rubric_id=None,
         vote_index=0,
         verdict=None if result.score is None else f"{result.score:g}",
         explanation=result.explanation,
-        model=f"vertex:{metric}",
-        latency_s=answer.latency_s,
-        input_tokens=None,
-        output_tokens=None,
         error=result.error,
         raw=answer.text if result.error else "",
         reused=result.reused,
-        host=answer.host,
-        asked_in=answer.asked_in,
-        asked_at=answer.asked_at,
         value=result.score,
     )
     named = [

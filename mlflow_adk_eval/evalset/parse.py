@@ -151,12 +151,14 @@ def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) 
         raise error(source, [Problem("$", found, "JSON")]) from None
 
 
-def parse(kind: type[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$") -> T:
+def parse(
+    kind: type[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$", strict: bool = False
+) -> T:
     """Return `text` (JSON bytes, or a decoded value) as a value of `kind`.
 
     Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen. A file
     without any is read in one go. With some, what was wrong at the first attempt counts too, since one alternative of a
-    union would swallow the other as unknown fields.
+    union would swallow the other as unknown fields. `strict`: no unknown field is kept.
 
     Raises:
         InputError: of the given kind, with every problem of the input.
@@ -175,11 +177,11 @@ def parse(kind: type[T], text: bytes | Any, source: str, *, error: type[InputErr
             parsed = None
             details += refusal.errors(include_url=False)
         places = {steps[:-1] for detail in refused if (steps := place(kind, detail["loc"], value))}
-        if parsed is not None and not details and not any(key.amiss for key in unknown_keys_at(kind, value, places)):
+        if parsed is not None and not details and not any(strict or key.amiss for key in unknown_keys_at(kind, value, places)):
             return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long
-        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if key.amiss], at=at)
+        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if strict or key.amiss], at=at)
         if found or parsed is None:
-            raise error(source, found)
+            raise error(source, found or [Problem(at, details[0]["msg"], "a value that fits")])
         return parsed
 
 

@@ -14,7 +14,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from datetime import UTC, datetime
 
 import anyio
@@ -89,6 +89,7 @@ class _TimedOut(Unavailable):
         super().__init__(f"no answer within {timeout_s:g} s", overloaded=True)
 
 
+@dataclass(slots=True, eq=False)
 class JudgeClient:
     """The client of one judge, inside one event loop.
 
@@ -96,51 +97,41 @@ class JudgeClient:
     works. Requests may be cancelled at any point: a permit is always given back, and whoever waits for the same answer asks instead.
     """
 
-    def __init__(
-        self,
-        options: JudgeOptions,
-        usage: UsageTracker,
-        answers: Answers | None = None,
-        *,
-        name: str = "",
-        model: str = "",
-        who: str = "the judge",
-        unknown: bool = False,
-        evaluation: str = "",
-    ) -> None:
-        """Begin with a judge of which nothing is known.
+    options: JudgeOptions
+    """How requests are made."""
+    usage: UsageTracker
+    """Where they are counted, with those to other judges."""
+    answers: Answers | None = None
+    """The ledger; ``None``: answers are not kept."""
+    _: KW_ONLY
+    name: InitVar[str] = ""
+    """What tells the judge from others, for those who share its quota."""
+    model: str = ""
+    """The judge's name, for telemetry and where there are several."""
+    who: str = "the judge"
+    """What messages call the judge."""
+    unknown: InitVar[bool] = False
+    """Whether it is somebody's own server, of which nobody knows how many requests it takes at a time."""
+    evaluation: str = ""
+    """The id of the evaluation that asks, under which the ledger has what it paid for."""
+    _limiter: Limiter = field(init=False)
+    _failures: OutageDetector = field(init=False)
+    _pending: dict[str, _Pending] = field(init=False, default_factory=dict[str, _Pending])
+    _waiting: set[anyio.CancelScope] = field(init=False, default_factory=set[anyio.CancelScope])
+    _outage: str = field(init=False, default="")
+    _unread: list[str] = field(init=False, default_factory=list[str])
+    """What each answer was about that could not be read, since the last one that could."""
+    _saved: int | None = field(init=False, default=None)
+    """How often nothing was sent because no answer could be read; ``None``: they can."""
 
-        Args:
-            options: how requests are made.
-            usage: where they are counted, with those to other judges.
-            answers: the ledger; ``None``: answers are not kept.
-            name: what tells the judge from others, for those who share its quota.
-            model: the judge's name, for telemetry and where there are several.
-            who: what messages call the judge.
-            unknown: whether it is somebody's own server, of which nobody knows how many requests it takes at a time.
-            evaluation: the id of the evaluation that asks, under which the ledger has what it paid for.
-        """
-        self._evaluation = evaluation
-        self.model = model
-        self._who = who
-        self._options = options
-        self._usage = usage
-        self._answers = answers
-        self._remote = answers is not None and answers.shared
-        quota = Quota(options.quota, options.quota_s, name, answers) if options.quota else None
-        start = START_UNKNOWN if unknown else START
-        self._limiter = Limiter(
-            options.max_concurrency, longest_pause_s=options.outage_s, quota=quota, start=start, timeout_s=options.timeout_s
-        )
+    def __post_init__(self, name: str, unknown: bool) -> None:
+        """Begin with a judge of which nothing is known."""
+        options, start = self.options, START_UNKNOWN if unknown else START
+        quota = Quota(options.quota, options.quota_s, name, self.answers) if options.quota else None
+        times = {"longest_pause_s": options.outage_s, "timeout_s": options.timeout_s}
+        self._limiter = Limiter(options.max_concurrency, quota=quota, start=start, **times)
         self._failures = OutageDetector(options)
-        self._pending: dict[str, _Pending] = {}
-        self._waiting: set[anyio.CancelScope] = set()
-        self._outage = ""
-        self._unread: list[str] = []
-        """What each answer was about that could not be read, since the last one that could."""
-        self._saved: int | None = None
-        """How often nothing was sent because no answer could be read; ``None``: they can."""
-        usage.when_spent(self._wake)
+        self.usage.when_spent(self._wake)
 
     @property
     def outage(self) -> str:
@@ -149,7 +140,7 @@ class JudgeClient:
 
     def recover(self) -> None:
         """Give a judge that was given up another chance. What was learnt of its pace stays."""
-        self._failures = OutageDetector(self._options)
+        self._failures = OutageDetector(self.options)
         self._outage, self._unread, self._saved = "", [], None
 
     def could_read(self) -> None:
@@ -168,11 +159,11 @@ class JudgeClient:
         if answer.problem and not answer.text and answer.problem != NO_TEXT:
             return
         self._unread.append(about)
-        if len(self._unread) < self._options.unreadable or len(set(self._unread)) < QUESTIONS or self._stopped:
+        if len(self._unread) < self.options.unreadable or len(set(self._unread)) < QUESTIONS or self._stopped:
             return
         self._saved = 0
         self._give_up(
-            f"{len(self._unread)} answers of {self._who} in a row could not be parsed: the last is {shown(answer.text)} ({error}), wanted "
+            f"{len(self._unread)} answers of {self.who} in a row could not be parsed: the last is {shown(answer.text)} ({error}), wanted "
             f"{wanted}; use a larger model or a server that enforces a JSON schema, or check max_output_tokens"
         )
 
@@ -191,44 +182,37 @@ class JudgeClient:
             if (result := pending.result) is not None:
                 if result.answer is None:
                     return result
-                self._usage.add(shared=1)
+                self.usage.add(shared=1)
                 return replace(result, reused=True)
-        if not self._remote and (reused := await self._kept(address, may_reuse)):  # which takes no turn of the event loop
+        remote = self.answers is not None and self.answers.shared
+        if not remote and (reused := await self._kept(address, may_reuse)):  # which takes no turn of the event loop
             return reused
         pending = self._pending[address] = _Pending()
         try:
-            reused = await self._kept(address, may_reuse) if self._remote else None
-            pending.result = reused or await self._send_claimed(send, address, may_reuse)
+            reused = await self._kept(address, may_reuse) if remote else None
+            pending.result = reused or await self._send_until_answered(send, address, may_reuse)
             return pending.result
         finally:
+            if (answers := self.answers) is not None and (pending.result is None or pending.result.answer is None):
+                await reached(answers, lambda: answers.give_up(address))
             del self._pending[address]
             pending.done.set()
 
     async def _kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
         """Return the answer that the ledger holds, if it may be used, and count it, with no more than the ledger can say of where it is from."""
-        answers = self._answers
+        answers = self.answers
         answer = await reached(answers, lambda: answers.get(address)) if answers is not None else None
         if answer is None or not (may_reuse is None or may_reuse(answer)):
             return None
         asked_in, asked_at = str(answer.asked_in), str(answer.asked_at)
-        asked_in = "" if self._evaluation and asked_in == self._evaluation else asked_in if _ID.fullmatch(asked_in) else UNKNOWN
-        self._usage.add(reused=1, asked_elsewhere=int(bool(asked_in)))
+        asked_in = "" if self.evaluation and asked_in == self.evaluation else asked_in if _ID.fullmatch(asked_in) else UNKNOWN
+        self.usage.add(reused=1, asked_elsewhere=int(bool(asked_in)))
         asked_at = asked_at if _TIME.fullmatch(asked_at) else ""
         return CallResult(answer=replace(answer, asked_in=asked_in, asked_at=asked_at), reused=True)
 
-    async def _send_claimed(self, send: Send, address: str, may_reuse: MayReuse | None) -> CallResult:
-        """Do what `_send_until_answered` does, and end the claim to the address if there is no answer."""
-        result = None
-        try:
-            result = await self._send_until_answered(send, address, may_reuse)
-            return result
-        finally:
-            if (answers := self._answers) is not None and (result is None or result.answer is None):
-                await reached(answers, lambda: answers.give_up(address))
-
     async def _claim(self, address: str, may_reuse: MayReuse | None) -> bool:
         """Claim the address, so that no other process asks the same."""
-        answers = self._answers
+        answers = self.answers
         return answers is None or await reached(answers, lambda: answers.claim(address, again=may_reuse is not None))
 
     async def _claimed_or_kept(self, address: str, may_reuse: MayReuse | None) -> CallResult | None:
@@ -246,7 +230,7 @@ class JudgeClient:
 
     async def _send_until_answered(self, send: Send, address: str | None, may_reuse: MayReuse | None) -> CallResult:
         """Send a request, and again while the judge is unavailable, with a permit of the limiter for each attempt."""
-        retries = Retries(self._options, self._failures, self._limiter.pace)
+        retries = Retries(self.options, self._failures, self._limiter.pace)
         claimed = address is None
         while permit := await self._permit():
             # Another process may have paid for the answer while this one waited, or be about to.
@@ -259,7 +243,7 @@ class JudgeClient:
                         return reused
                     claimed = True
                     continue
-            if not await self._usage.may_send():
+            if not await self.usage.may_send():
                 self._limiter.forgo(permit)
                 break
             try:
@@ -277,7 +261,7 @@ class JudgeClient:
             else:
                 self._failures.answered(anyio.current_time())
                 tokens = {"input_tokens": answer.input_tokens or 0, "output_tokens": answer.output_tokens or 0}
-                self._usage.add(**tokens, latency_s=answer.latency_s)
+                self.usage.add(**tokens, latency_s=answer.latency_s)
                 return CallResult(answer=answer)
         if self._saved is not None:
             self._saved += 1
@@ -322,19 +306,19 @@ class JudgeClient:
             NoAnswer: saying why there is no answer.
         """
         outcome, retry_after_s = CallOutcome.NOTHING, None
-        self._usage.add(calls=1)
+        self.usage.add(calls=1)
         given: Answer | None = None
         try:
-            with anyio.move_on_after(self._options.timeout_s):
+            with anyio.move_on_after(self.options.timeout_s):
                 try:
                     with foreign_code("it"):
                         given = await send()
                 except NoAnswer:
                     raise
                 except Exception as error:  # a judge may be anybody's code: its bug costs one vote, not the cell
-                    raise NoAnswer(f"{self._who} failed with {type(error).__name__}: {error}") from error
+                    raise NoAnswer(f"{self.who} failed with {type(error).__name__}: {error}") from error
             if given is None:
-                raise _TimedOut(self._options.timeout_s)
+                raise _TimedOut(self.options.timeout_s)
             answer = replace(
                 given,
                 latency_s=anyio.current_time() - permit.sent_at,
@@ -342,8 +326,8 @@ class JudgeClient:
                 asked_in="",
                 asked_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             )
-            if address is not None and (answers := self._answers) is not None:
-                entry = replace(answer, asked_in=self._evaluation)
+            if address is not None and (answers := self.answers) is not None:
+                entry = replace(answer, asked_in=self.evaluation)
                 await reached(answers, lambda: answers.put(address, entry))  # before anything else happens to it
             outcome = CallOutcome.ANSWER
         except NoAnswer as error:
@@ -360,12 +344,12 @@ class JudgeClient:
     def _note_failure(self, error: NoAnswer, permit: Permit) -> None:
         """Count a failure, and give the judge up if nothing else can be expected of it."""
         now = anyio.current_time()
-        self._usage.add(failed_calls=1)
+        self.usage.add(failed_calls=1)
         if isinstance(error, Unavailable):
             self._failures.failed(permit.sent_at, now, timed_out=isinstance(error, _TimedOut))
             if self._failures.is_outage(now, oldest=self._limiter.oldest):
                 seconds, requests = self._failures.longest_s, self._failures.in_a_row
-                self._give_up(f"{self._who} returned only failures for {seconds:g} s ({requests} requests), the last: {error}")
+                self._give_up(f"{self.who} returned only failures for {seconds:g} s ({requests} requests), the last: {error}")
             elif self._failures.stalled:
                 self._limiter.concurrency.alone(now)
         elif isinstance(error, Refused):
@@ -380,7 +364,7 @@ class JudgeClient:
     @property
     def _stopped(self) -> str:
         """Why nothing more is sent; empty as long as it makes sense."""
-        return self._outage or self._usage.spent
+        return self._outage or self.usage.spent
 
     @contextmanager
     def _wakeable(self) -> Generator[None]:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from mlflow_adk_eval.config.eval_config import GENERATION, EvalConfig, endpoints_in
-from mlflow_adk_eval.config.spec import PromptVariant
+from mlflow_adk_eval.config.spec import JudgedSettings, PromptVariant
+from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, UsageError, did_you_mean
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import VERTEX, host_of, is_among, named_at
@@ -33,8 +34,6 @@ from mlflow_adk_eval.results.usage import JudgeUsage, added
 from mlflow_adk_eval.runtime import model_or_object
 
 if TYPE_CHECKING:
-    from mlflow_adk_eval.config.spec import JudgedSettings
-    from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
     from mlflow_adk_eval.judge.providers.vertex import VertexService
 
 
@@ -87,7 +86,7 @@ class Voter(AskedModel):
             latency_s=sum(answer.latency_s for answer in answers),
             input_tokens=_sum(answer.input_tokens for answer in answers),
             output_tokens=_sum(answer.output_tokens for answer in answers),
-            raw=last.text,
+            text=last.text,
             reused=bool(paid) and all(result.reused for result in paid),
             host=last.host,
             asked_in=last.asked_in,
@@ -244,9 +243,13 @@ class JudgeSession:
         notes = [note for model in models for note in model.notes]
         return tuple(dict.fromkeys([*notes, *(identity.note for identity in self._identities.values() if identity.note)]))
 
-    def _client(self, usage: UsageTracker, judge: ResolvedJudge, who: str = "the judge") -> JudgeClient:
-        setup, known = self._setup, {"model": judge.model, "name": judge.address or judge.model, "evaluation": self.evaluation}
-        return JudgeClient(setup.options, usage, setup.answers, who=who, unknown=judge.own_server, **known)
+    def _client(self, usage: UsageTracker, judge: ResolvedJudge | None, who: str = "the judge") -> JudgeClient:
+        """Return a client of a judge, or of Vertex's service."""
+        setup, unknown = self._setup, judge is not None and judge.own_server
+        model, name = (judge.model, judge.address or judge.model) if judge else (VERTEX, VERTEX)
+        return JudgeClient(
+            setup.options, usage, setup.answers, name=name, model=model, who=who, unknown=unknown, evaluation=self.evaluation
+        )
 
     def vertex(self) -> VertexService:
         """Return Vertex's evaluation service.
@@ -258,9 +261,7 @@ class JudgeSession:
             from mlflow_adk_eval.judge.providers.vertex import VertexService, vertex_client  # noqa: PLC0415 - an extra
 
             service = vertex_client(timeout_s=self._setup.options.timeout_s)
-            client = JudgeClient(
-                self._setup.options, self._usage, self._setup.answers, name=VERTEX, model=VERTEX, evaluation=self.evaluation
-            )
+            client = self._client(self._usage, None)
             self._named.setdefault(named_at(VERTEX, host_of(service.endpoint)))
             self._vertex = VertexService(service, client, rejudge_failed=self._setup.rejudge_failed)
         return self._vertex

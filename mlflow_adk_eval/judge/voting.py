@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from math import ceil
 from statistics import median_low
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
 from mlflow_adk_eval.results.usage import JudgeUsage
@@ -69,25 +70,14 @@ def _needed(votes: tuple[float, ...], of: int, values: tuple[float, ...]) -> int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgeResponse:
-    """One vote on a question: what came of asking once, retries included."""
+class JudgeResponse(Answer):
+    """One vote on a question: what came of asking once, retries included. Time and tokens are those of all attempts that were paid for."""
 
+    text: str = ""
     verdicts: tuple[ItemVerdict, ...]
     """What it says of each item, in their order; errors where there was no answer."""
-    model: str
-    latency_s: float = 0.0
-    """How long the answer took, in seconds, without waiting for a permit to ask."""
-    input_tokens: int | None = None
-    """Of all attempts that were paid for; ``None`` where the provider does not say."""
-    output_tokens: int | None = None
-    raw: str = ""
-    """What the model wrote, where it cannot be used."""
     reused: bool = False
     """Whether this vote did not pay for the answer: the ledger held it, or an equal question shares it."""
-    host: str = ""
-    asked_in: str = ""
-    asked_at: str = ""
-    """Where the answer is from, as the `Vote` says it."""
     final: bool = False
     """Whether there is no point in asking again, as without budget or with the judge out of order."""
     member: str = ""
@@ -101,8 +91,7 @@ Ask = Callable[[Question, int], Awaitable[JudgeResponse]]
 """Asks a question for the vote of a number, from 0. Returns what went wrong instead of raising it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellKey:
+class CellKey(NamedTuple):
     """What is voted on, as the votes record it."""
 
     eval_id: str
@@ -304,28 +293,27 @@ def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples:
     )
 
 
+_OF_ANSWER = ("model", "latency_s", "input_tokens", "output_tokens", "host", "asked_in", "asked_at")
+
+
+def vote_on(cell: CellKey, answer: Answer, **said: Any) -> Vote:
+    """Return the record of a vote, with what its answer says of itself; `said`: the other fields."""
+    return Vote(**cell._asdict(), **{name: getattr(answer, name) for name in _OF_ANSWER}, **said)
+
+
 def _votes(question: Question, responses: Sequence[JudgeResponse], cell: CellKey) -> list[Vote]:
     """Return a record of each vote on each item. What an answer cost stands with its first item only, so that sums are right."""
     return [
-        Vote(
-            eval_id=cell.eval_id,
-            run_index=cell.run_index,
-            invocation_index=cell.invocation_index,
-            criterion=cell.criterion,
+        vote_on(
+            cell,
+            response if index == 0 else replace(response, input_tokens=None, output_tokens=None),
             rubric_id=item.id,
             vote_index=number,
             verdict=verdict.label,
             explanation=verdict.rationale,
-            model=response.model,
-            latency_s=response.latency_s,
-            input_tokens=response.input_tokens if index == 0 else None,
-            output_tokens=response.output_tokens if index == 0 else None,
             error=verdict.error,
-            raw=response.raw if verdict.error or verdict.repair else "",
+            raw=response.text if verdict.error or verdict.repair else "",
             reused=response.reused,
-            host=response.host,
-            asked_in=response.asked_in,
-            asked_at=response.asked_at,
             value=None if verdict.label is None else question.label_values[verdict.label],
         )
         for number, response in enumerate(responses)

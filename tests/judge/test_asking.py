@@ -93,7 +93,7 @@ def test_an_answer_that_cannot_be_read_is_asked_for_once_more() -> None:
 def test_an_answer_that_stays_unreadable_is_kept_as_it_is() -> None:
     judge = Scripted(BAD)
     (response,) = votes(lambda: voter(judge), 0)
-    assert (len(judge.requests), response.raw) == (2, BAD)
+    assert (len(judge.requests), response.text) == (2, BAD)
     assert response.verdicts[0].label is None
     assert response.verdicts[0].error.startswith("the answer is not JSON")
 
@@ -134,7 +134,7 @@ def test_an_unreadable_answer_is_paid_for_too_and_asked_anew_only_on_demand() ->
     memory, judge = Memory(), Scripted(BAD, BAD, GOOD)
     votes(lambda: voter(judge, memory), 0)
     (kept,) = votes(lambda: voter(judge, memory), 0)
-    assert (len(judge.requests), kept.raw) == (2, BAD)
+    assert (len(judge.requests), kept.text) == (2, BAD)
     (anew,) = votes(lambda: voter(judge, memory, rejudge_failed=True), 0)
     assert (len(judge.requests), anew.verdicts[0].label) == (3, "valid")
     (known,) = votes(lambda: voter(judge, memory), 0)

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem
-from mlflow_adk_eval.evalset.parse import problems_of, unknown_keys
+from mlflow_adk_eval.errors import ConfigError, JudgeError
+from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.judge.protocol import NoAnswer, Refused, Unavailable, one_line
 
 if TYPE_CHECKING:
@@ -34,14 +34,7 @@ def require_settings(model: type[BaseModel], settings: Mapping[str, Any]) -> Non
     Raises:
         ConfigError: with everything that is wrong with it.
     """
-    value = dict(settings)
-    try:
-        model.model_validate(value, extra="forbid")
-    except ValidationError as error:
-        details = error.errors(include_url=False)
-        problems = problems_of(model, value, details, [key for key in unknown_keys(model, value) if key.amiss], at="$")
-        problems = problems or [Problem("$", details[0]["msg"], f"settings of {model.__name__}")]
-        raise ConfigError("judge_model_config", problems) from None
+    parse(model, dict(settings), "judge_model_config", error=ConfigError, strict=True)
 
 
 def credentials_failure(error: GoogleAuthError) -> NoAnswer:
