@@ -160,7 +160,7 @@ def config_of(criteria: str | None, config: Path | None) -> Any:
 def lines_of(scored: ScoredTraces) -> list[str]:
     """Return what came of scoring traces, line by line."""
     fresh = scored.found - scored.already
-    lines = [f"{counted(scored.found, 'conversation')}, {scored.already:,} already scored, {scored.unfinished:,} not ended"]
+    lines = [f"{counted(scored.found, 'conversation')}: {scored.already:,} scored before, {scored.unfinished:,} not ended"]
     if not fresh:
         return [*lines, "nothing to score"]
     lines.append(f"scored {sum(one.drawn for one in scored.strata):,} of {fresh:,}")
@@ -171,7 +171,7 @@ def lines_of(scored: ScoredTraces) -> list[str]:
     lines += [f"  not read: {reason}" for reason in scored.unreadable[:_MOST_NAMED]]
     left = len(scored.unreadable) - _MOST_NAMED
     lines += [f"  and {left:,} more that could not be read"] if left > 0 else []
-    return [*lines, f"{counted(scored.written, 'assessment')} written"] + ([f"run: {scored.report.run_id}"] if scored.report else [])
+    return [*lines, f"{counted(scored.written, 'assessment')} written on the traces"] + ([f"run: {scored.report.run_id}"] if scored.report else [])
 
 
 def _rate_text(rate: Rate) -> str:
