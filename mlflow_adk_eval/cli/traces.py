@@ -171,7 +171,9 @@ def lines_of(scored: ScoredTraces) -> list[str]:
     lines += [f"  not read: {reason}" for reason in scored.unreadable[:_MOST_NAMED]]
     left = len(scored.unreadable) - _MOST_NAMED
     lines += [f"  and {left:,} more that could not be read"] if left > 0 else []
-    return [*lines, f"{counted(scored.written, 'assessment')} written on the traces"] + ([f"run: {scored.report.run_id}"] if scored.report else [])
+    return [*lines, f"{counted(scored.written, 'assessment')} written on the traces"] + (
+        [f"run: {scored.report.run_id}"] if scored.report else []
+    )
 
 
 def _rate_text(rate: Rate) -> str:

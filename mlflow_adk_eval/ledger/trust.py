@@ -24,8 +24,13 @@ PARTS = "parts"
 _SHORTEST = 32
 
 
-def refuse_foreign(path: Path) -> None:
+def refuse_foreign(path: Path, what: str = "ledger file", fake: str = "judges' answers") -> None:
     """Refuse a ledger that came with the code that is evaluated.
+
+    Args:
+        path: the ledger, or what else must not come with the code.
+        what: what it is called.
+        fake: what could be faked by it.
 
     Raises:
         UsageError: if git tracks a file of it or a link that leads to it, or a log is left without its database.
@@ -47,7 +52,7 @@ def refuse_foreign(path: Path) -> None:
         with suppress(OSError):
             if subprocess.run(listing, check=False, capture_output=True, cwd=top, env=environ).stdout:  # noqa: S603
                 raise UsageError(
-                    f"{entry}: git tracks this ledger file, so anyone with a branch could fake judges' answers; "
+                    f"{entry}: git tracks this {what}, so anyone with a branch could fake {fake}; "
                     f"run `git rm --cached {entry}`, and add it to .gitignore"
                 )
 

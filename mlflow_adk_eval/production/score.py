@@ -42,6 +42,7 @@ from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Sessio
 from mlflow_adk_eval.evalset.rows import open_cases, streamed
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.judge.setup import JudgeArgs
+from mlflow_adk_eval.ledger.trust import refuse_foreign
 from mlflow_adk_eval.production.annotate import write_assessments
 from mlflow_adk_eval.production.draw import Draw, Rate, Stratum, draw, rate_of
 from mlflow_adk_eval.production.traffic import Seen, conversations_in
@@ -303,7 +304,12 @@ class _Spool:
             yield
 
     def plan(self) -> ScoredTraces | None:
-        """Return what an interrupted call had drawn; ``None`` where there was none."""
+        """Return what an interrupted call had drawn; ``None`` where there was none.
+
+        Raises:
+            UsageError: if it came with the code.
+        """
+        refuse_foreign(self.folder, "folder of drawn conversations", "scores")
         try:
             kept = json.loads(self._plan.read_text())
         except (FileNotFoundError, ValueError):
@@ -390,7 +396,8 @@ def _conversation(search: TraceSearch, seen: Seen, found: Sequence[Any], *, whol
     try:
         if broken := next((one for one in found if isinstance(one, UsageError)), None):
             return broken
-        traces = traces_of([one for one in found if one is not None])
+        # Tags that name a case are for evaluations; here anybody could split a conversation by them.
+        traces = [replace(trace, tags={}) for trace in traces_of([one for one in found if one is not None])]
         if len(traces) < len(found):
             return UsageError(f"{counted(len(found) - len(traces), 'trace')} of it cannot be had any more")
         # Turns outside of the window, and those that MLflow keeps under the session of an agent that was used as a tool.

@@ -16,7 +16,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import TraceInfo
 
-from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
+from mlflow_adk_eval.agents.traces.conversations import conversation_key
 from mlflow_adk_eval.agents.traces.spans import RUN, Trace
 from mlflow_adk_eval.store.reaching import unless_absent
 from mlflow_adk_eval.tracking.client import every_trace
@@ -27,6 +27,7 @@ STRATA = ("errors", "thumbs_down", "slow", "expensive", "rest")
 _TOP = 0.05
 """The share of the conversations that counts as slow, or as expensive."""
 _NEGATIVE = frozenset({False, "no", "false", "bad", "down", "thumbs_down", "thumbs down", "negative", "dislike"})
+_UNKNOWN_SIZE = 1 << 20
 _COST, _USAGE, _SIZE = "mlflow.trace.cost", "mlflow.trace.tokenUsage", "mlflow.trace.sizeBytes"
 
 
@@ -65,7 +66,7 @@ class Seen:
         """Take note of a trace; traces come by their time."""
         state, metadata = info.state.value, info.trace_metadata
         size = metadata.get(_SIZE, "")
-        self.traces.append((info.trace_id, int(size) if size.isdecimal() else 0))
+        self.traces.append((info.trace_id, int(size) if size.isdecimal() else _UNKNOWN_SIZE))
         self.ended_ms = max(self.ended_ms, info.request_time + (info.execution_duration or 0))
         self.seconds += (info.execution_duration or 0) / 1000
         self.cost += _number(metadata.get(_COST, ""), "total_cost") or _number(metadata.get(_USAGE, ""), "total_tokens")
@@ -115,7 +116,7 @@ def conversations_in(
             evaluations[run_id] = False
             with unless_absent():
                 evaluations[run_id] = "adk_eval.schema" in client.get_run(run_id).data.params
-        if CASE in info.tags or evaluations[run_id]:
+        if evaluations[run_id]:
             continue
         key = conversation_key(Trace(id=info.trace_id, time_ms=info.request_time, metadata=info.trace_metadata))
         found.setdefault(key, Seen(key)).see(info, config_digest, facts)

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import random
+import subprocess
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -212,6 +213,32 @@ def test_what_an_interrupted_call_kept_is_not_believed_if_its_run_was_changed(pr
     with pytest.raises(TrackingError, match="so its scores are not written on the traces"):
         adk_eval.score_traces("production", CALLS)
     assert not any(assessments(production).values())
+
+
+def test_no_tag_of_a_trace_keeps_it_from_being_scored(production: str) -> None:
+    import mlflow
+
+    one, other = talk("s1", "light on", "thanks", tools=2)
+    for trace_id in (one, other):
+        mlflow.set_trace_tag(trace_id, "adk.eval_case_id", trace_id)
+    talk(one, "I am not that trace", tools=2, metadata={"mlflow.sourceRun": "0" * 32})
+    scored = adk_eval.score_traces("production", CALLS)
+    assert scored.report
+    assert [(case.eval_id, len(case.actual)) for case in scored.report.cases] == [("s1", 2), (f"session {one}", 1)]
+
+
+def test_what_came_with_the_code_is_not_gone_on_with(production: str) -> None:
+    talk("s1", "light on")
+
+    def stop(scored: adk_eval.ScoredTraces) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        adk_eval.score_traces("production", CALLS, before_writing=stop)
+    for words in (["init", "-q"], ["add", "-f", ".adk_eval/traces"]):
+        subprocess.run(["git", *words], check=True)
+    with pytest.raises(UsageError, match="git tracks this folder of drawn conversations, so anyone with a branch could fake scores"):
+        adk_eval.score_traces("production", CALLS)
 
 
 @pytest.mark.parametrize(
