@@ -26,6 +26,7 @@ from mlflow_adk_eval.redact import command
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.agents.protocol import Agent
+    from mlflow_adk_eval.production.thresholds import SeenThreshold
 
 _AGENT = "agent.py"
 _MARKS = ("root_agent", "get_agent_async", "App(")
@@ -51,7 +52,11 @@ Example = tuple[str, str]
     help="A case. Without =ANSWER, the agent is called now for its answer.",
 )
 @click.option("--recording", metavar="FILE", help="Take the cases from a recording, an eval set or ADK's result file.")
-@click.option("--traces", metavar="EXPERIMENT", help=f"Take at most {_SAMPLE} cases from an MLflow experiment's traces, drawn at random.")
+@click.option(
+    "--traces",
+    metavar="EXPERIMENT",
+    help=f"Take at most {_SAMPLE} cases from an MLflow experiment's traces, drawn at random. Without an agent, also write a config and a schedule for `traces score`.",
+)
 @click.option("--eval-set", "existing", type=PATH, metavar="FILE", help="Take the cases of this eval set, and write the rest beside it.")
 @click.option("--yes", "keeps_all", is_flag=True, help="Keep every recorded answer without a review.")
 @click.option(
@@ -109,7 +114,8 @@ def init(  # noqa: PLR0913 - as many options
         if judge is not None:
             model_or_object(judge, "--judge")
         title = re.sub(r"\W+", "_", name or (resolved.name if resolved else sources["traces"]), flags=re.ASCII).strip("_") or "agent"
-        project = _Project(agent=address, judge=judge, name=title, folder=folder or _folder_of(existing, title), eval_set_file=existing)
+        home, experiment = folder or _folder_of(existing, title), "" if address else sources["traces"]
+        project = _Project(agent=address, experiment=experiment, judge=judge, name=title, folder=home, eval_set_file=existing)
         if existing and folder and folder.resolve() != existing.parent.resolve():
             raise UsageError(f"--folder: the files belong beside {existing}, where `run` looks for the config")
         if existing and judge and project.paths[1].exists() and not force:
@@ -118,22 +124,28 @@ def init(  # noqa: PLR0913 - as many options
             exist = "exists" if len(present) == 1 else "exist"
             raise UsageError(f"{', '.join(present)} already {exist}; --force overwrites, --name writes others")
         eval_set, recorded = _eval_set(project.name, resolved, tracking_uri, **given)
+        seen: Sequence[SeenThreshold] = ()
+        if experiment:
+            from mlflow_adk_eval.production.thresholds import thresholds_of  # noqa: PLC0415 - needs MLflow
+
+            seen = thresholds_of(experiment, tracking_uri)
     if recorded:
         eval_set = _reviewed(eval_set, recorded, asks=asks and not keeps_all, keeps_all=keeps_all)
-    for path, text in zip(project.paths, project.texts(eval_set), strict=False):
+    for path, text in zip(project.paths, project.texts(eval_set, seen), strict=True):
         if existing and path.exists() and (path == existing or not force):
             click.echo(f"kept {path}")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text)
         click.echo(f"wrote {path}")
-    lines = [f"\nNext: {project.run}"] if address else [""]
+    lines = [f"\nNext: {project.run if address else project.score}"]
     if GENERATED in {tag for case in eval_set.eval_cases for tag in case.tags}:
         lines.append(f"Review the recorded answers, then: {command('generate', accept=project.paths[0])}")
     lines += [f"Calibrate the judge: label its verdicts with mlflow-adk-eval view --label, then {project.calibrate}"] if judge else []
-    lines.append(f"Then: mlflow-adk-eval gate latest --policy {project.policy}")
-    add = f"With an agent: {command('init', 'AGENT', eval_set=project.paths[0])}"
-    lines.append(f"As a test: pytest {shlex.quote(str(project.folder))}" if address else add)
+    if address:
+        lines += [f"Then: mlflow-adk-eval gate latest --policy {project.policy}", f"As a test: pytest {shlex.quote(str(project.folder))}"]
+    else:
+        lines.append(f"With an agent: {command('init', 'AGENT', eval_set=project.paths[0])}")
     click.echo("\n".join(lines))
 
 
@@ -143,6 +155,8 @@ class _Project:
 
     agent: str | None
     """``None``: there are only traces of it, so nothing can call it."""
+    experiment: str
+    """Where these are; empty where there is an agent."""
     judge: str | None
     """Who compares answers; ``None``: no model judges."""
     name: str
@@ -157,11 +171,13 @@ class _Project:
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """The eval set, the config, the policy, and where there is an agent, the test and the workflow."""
-        workflow = Path(os.path.relpath(self.repository, Path.cwd()), ".github", "workflows", f"{self.name}-eval.yml")
-        cases = self.eval_set_file or self.folder / f"{self.name}.evalset.json"
-        whole = (cases, *(self.folder / name for name in (*_SHARED, f"test_{self.name}.py")), workflow)
-        return whole if self.agent else whole[:3]
+        """The eval set, the config, the policy; where there is an agent, the test and the workflow, else what scores its traces."""
+        workflows = Path(os.path.relpath(self.repository, Path.cwd()), ".github", "workflows")
+        whole = (self.eval_set_file or self.folder / f"{self.name}.evalset.json", *(self.folder / name for name in _SHARED))
+        if self.agent:
+            return *whole, self.folder / f"test_{self.name}.py", workflows / f"{self.name}-eval.yml"
+        aside = self.folder.parent / "production"
+        return *whole, aside / f"{self.name}_config.json", aside / f"{self.name}.md", workflows / f"{self.name}-production.yml"
 
     @property
     def policy(self) -> str:
@@ -174,12 +190,17 @@ class _Project:
         return command("run", self.agent or "AGENT", self.paths[0], experiment=self.name)
 
     @property
+    def score(self) -> str:
+        """The command that scores traces; what it did not get to in a day, nobody would look at any more."""
+        return command("traces", "score", self.experiment, config=self.paths[3], since="1d")
+
+    @property
     def calibrate(self) -> str:
         """The command that measures the judge by people's labels, for the policy."""
         return command("calibrate", "latest", "-o", self.folder / _CALIBRATION)
 
-    def texts(self, eval_set: adk_eval.EvalSet) -> Iterator[str]:
-        """Yield what is written to `paths`."""
+    def texts(self, eval_set: adk_eval.EvalSet, seen: Sequence[SeenThreshold]) -> Iterator[str]:
+        """Yield what is written to `paths`; `seen`: thresholds for traces."""
         from mlflow_adk_eval.config.surroundings import filled  # noqa: PLC0415 - `--help` stays fast
         from mlflow_adk_eval.evalset.files import dumps  # noqa: PLC0415
 
@@ -202,9 +223,13 @@ class _Project:
             "extras": "adk,litellm" if self.judge and "/" in self.judge else "adk",
             "run": self.run,
             "policy": self.policy,
+            "score": self.score,
+            "seen": seen,
+            "here": shlex.quote(str(Path.cwd())),
         }
         yield dumps(eval_set)
-        for template in ("test_config.json", "gate.yaml", "test_agent.py", "workflow.yml"):
+        others = ("test_agent.py", "workflow.yml") if self.agent else ("production_config.json", "production.md", "production.yml")
+        for template in ("test_config.json", "gate.yaml", *others):
             text = (files("mlflow_adk_eval.cli") / "templates" / f"{template}.j2").read_text(encoding="utf-8")
             yield filled(text, values) + "\n"
 
