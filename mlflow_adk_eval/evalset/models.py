@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, Self
@@ -353,6 +353,10 @@ class CasesElsewhere(Sequence[EvalCase]):
         """The digest of the eval set, where it is known without reading the cases; else empty."""
         return ""
 
+    def several(self, places: Sequence[int]) -> Iterator[EvalCase]:
+        """Yield the cases at some places, which are in order."""
+        return map(self.__getitem__, places)
+
 
 class EvalSet(Model):
     """Conversations to evaluate an agent on, with the expected turns."""
@@ -376,7 +380,10 @@ class EvalSet(Model):
 
     def named(self, eval_ids: Container[str]) -> dict[str, EvalCase]:
         """Return the eval set with only the named cases."""
-        return {eval_id: self.eval_cases[place] for place, eval_id in enumerate(self.eval_ids) if eval_id in eval_ids}
+        cases: Any = self.eval_cases
+        if isinstance(cases, CasesElsewhere):
+            cases = cases.several([place for place, eval_id in enumerate(cases.eval_ids) if eval_id in eval_ids])
+        return {case.eval_id: case for case in cases if case.eval_id in eval_ids}
 
 
 _INCIDENTAL = {"invocation_id", "creation_timestamp", "invocation_index", "tool_use_index"}

@@ -346,14 +346,18 @@ class StreamedCases(CasesElsewhere):
         """Return a case, or some of them; the source is read up to there."""
         if isinstance(index, slice):
             places = range(*index.indices(len(self)))
-            wanted = set(places)
-            found = {place: case for place, case in enumerate(self) if place in wanted}
+            found = dict(zip(sorted(places), self.several(sorted(places)), strict=True))
             return tuple(found[place] for place in places)
         place = index + len(self) if index < 0 else index
         case = next(islice(self, place, None), None) if place >= 0 else None
         if case is None:
             raise IndexError(index)
         return case
+
+    def several(self, places: Sequence[int]) -> Iterator[EvalCase]:
+        """Yield the cases at some places, which are in order; the source is read once, up to the last of them."""
+        wanted = set(places)
+        return (case for place, case in enumerate(islice(self, max(wanted, default=-1) + 1)) if place in wanted)
 
 
 def streamed(source: CaseSource) -> EvalSet:

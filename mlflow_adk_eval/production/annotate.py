@@ -28,7 +28,7 @@ from mlflow_adk_eval.results.table import table_of
 from mlflow_adk_eval.runs.stored_run import loaded
 from mlflow_adk_eval.store.reaching import is_absent
 from mlflow_adk_eval.tracking.storable import Secrets, clean_table
-from mlflow_adk_eval.tracking.trace_records import PASSED, records_of
+from mlflow_adk_eval.tracking.trace_records import PASSED, assessed_rows
 from mlflow_adk_eval.tracking.traces import CONFIG_DIGEST, OF_RUN, THROUGH, feedback_of, trace_rows
 
 _CASES_AT_ONCE, _REQUESTS = 200, 10
@@ -85,14 +85,14 @@ def _assessments(
     table, _ = clean_table(table_of(cases, report.criteria), secrets)
     turns = {(case.eval_id, index): turn.invocation_id for case in cases for index, turn in enumerate(case.expected or ())}
     now = int(time.time() * 1000)
-    for record in records_of(report.eval_set.eval_set_id, cases, table, secrets):
-        turn = turns[record.eval_id, record.invocation_index]
-        for given in record.feedback:
-            failed = given.name == PASSED and record.error
-            assessed = replace(given, value=False, code="", error="", rationale=record.error) if failed else given
+    for case, row, several in assessed_rows(cases, table, secrets):
+        turn = turns[case.eval_id, row["invocation_index"]]
+        for given in several:
+            error = row["agent_error"] if given.name == PASSED else ""
+            assessed = replace(given, value=False, code="", error="", rationale=error) if error else given
             digest = hashlib.sha256(f"{turn}/{origin[CONFIG_DIGEST]}/{assessed.name}".encode()).hexdigest()
             place = {"trace_id": _trace_of(turn), "create_time_ms": now, "last_update_time_ms": now}
-            feedback = feedback_of(assessed, {**origin, THROUGH: through[record.eval_id]}, **place)
+            feedback = feedback_of(assessed, {**origin, THROUGH: through[case.eval_id]}, **place)
             feedback.assessment_id = f"a-{digest[:32]}"
             yield feedback
 

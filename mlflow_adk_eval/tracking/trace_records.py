@@ -111,6 +111,14 @@ def records_of(
         secrets: what must not be written down.
         only_unpassed: whether to leave out the rows that passed.
     """
+    for case, row, feedback in assessed_rows(results, table, secrets, only_unpassed=only_unpassed):
+        yield _record(eval_set_id, case, row, feedback, secrets)
+
+
+def assessed_rows(
+    results: Iterable[CaseResult], table: Table, secrets: Secrets, *, only_unpassed: bool = False
+) -> Iterator[tuple[CaseResult, Mapping[str, Any], tuple[Assessed, ...]]]:
+    """Yield each row with its case run and its assessments; the arguments are those of `records_of`."""
     cases: dict[tuple[str, int], tuple[CaseResult, Cast]] = {}
     for case in results:
         votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
@@ -119,8 +127,7 @@ def records_of(
         case, cast = cases[row["eval_id"], row["run_index"]]
         verdict = row["verdict"] or ("undecided" if case.error else None)
         if not only_unpassed or verdict in {"failed", "undecided"}:
-            feedback = tuple(_feedback(case, cast, row, verdict, secrets))
-            yield _record(eval_set_id, case, row, feedback, secrets)
+            yield case, row, tuple(_feedback(case, cast, row, verdict, secrets))
 
 
 def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback: tuple[Assessed, ...], secrets: Secrets) -> TraceRecord:

@@ -23,7 +23,7 @@ from mlflow_adk_eval.evalset import row_files
 from mlflow_adk_eval.evalset.conversation import RecordedRun
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import EvalSet
-from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource, open_cases
+from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource, open_cases, streamed
 from tests.kit import Json, case_json, turn_json
 from tests.profiles import examples
 
@@ -107,6 +107,23 @@ def test_an_eval_set_in_memory_is_a_source_too() -> None:
 def test_the_first_line_may_name_the_set(tmp_path: Path) -> None:
     source = open_cases(lines(tmp_path / "x.jsonl", [{"eval_set_id": "named", "name": "A name"}, case("a")]))
     assert (source.head.eval_set_id, source.head.name, ids(source)) == ("named", "A name", [("a", None)])
+
+
+def test_several_cases_are_found_in_one_pass(tmp_path: Path) -> None:
+    passes = list[int]()
+
+    class Counted(CasesInMemory):
+        def batches(self, size: int = 2) -> Any:
+            passes.append(size)
+            return super().batches(size)
+
+    eval_set = EvalSet.model_validate({"eval_set_id": "s", "eval_cases": [case(f"c{number}") for number in range(30)]})
+    found = streamed(Counted(eval_set))
+    assert len(found.eval_ids) == 30
+    passes.clear()
+    assert list(found.named({"c3", "c17", "c29", "other"})) == ["c3", "c17", "c29"]
+    assert [one.eval_id for one in found.eval_cases[20:10:-5]] == ["c20", "c15"]
+    assert len(passes) == 2
 
 
 @pytest.mark.parametrize(("write", "ending"), [(lines, "jsonl"), (parquet, "parquet")])
