@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowTracingException
 from mlflow.tracing.client import TracingClient
+from pydantic import InstanceOf, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.agents.recordings import StreamedRecording, recorded_run
 from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name, conversations_of
@@ -74,7 +75,7 @@ _MOST_NAMED = 20
 class ScoredTraces:
     """What came of scoring traces."""
 
-    report: Report | None
+    report: InstanceOf[Report] | None = None
     """``None``: there was nothing to score."""
     experiment_id: str
     began_ms: int
@@ -100,13 +101,10 @@ class ScoredTraces:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `SAMPLE` holds."""
-        window = {"from": _iso(self.began_ms), "to": _iso(self.ended_ms)}
+        window = {"schema": 1, "experiment_id": self.experiment_id, "from": _iso(self.began_ms), "to": _iso(self.ended_ms)}
         counts = {"found": self.found, "already_scored": self.already, "unfinished": self.unfinished, "unreadable": list(self.unreadable)}
-        lists: dict[str, Any] = {
-            name: [{one: getattr(entry, one) for one in entry.__slots__} for entry in entries]
-            for name, entries in (("strata", self.strata), ("rates", self.rates.values()))
-        }
-        return {"schema": 1, "experiment_id": self.experiment_id, **window, **counts, **lists, "at_random": sorted(self.at_random)}
+        lists = {"strata": list(map(asdict, self.strata)), "rates": list(map(asdict, self.rates.values()))}
+        return {**window, **counts, **lists, "at_random": sorted(self.at_random)}
 
 
 class ScoreTracesArgs(JudgeArgs, total=False):
@@ -189,7 +187,9 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
     spool = _Spool(Path(".adk_eval") / "traces" / hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16])
     with spool.alone():
         with reaching_mlflow("the traces could not be read"):
-            if (plan := spool.plan()) is None:
+            if spool.is_filled():
+                _logger.warning("going on with the conversations that an interrupted call drew: %s", spool.folder)
+            else:
                 seen = conversations_in(
                     client,
                     experiment_id,
@@ -201,8 +201,7 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
                 )
                 ended = [one for one in seen if one.ended]
                 fresh = [one for one in ended if again or not one.scored]
-                plan = ScoredTraces(
-                    report=None,
+                sample_of = ScoredTraces(
                     experiment_id=experiment_id,
                     began_ms=began_ms if began_ms is not None else min((one.ended_ms for one in ended), default=now_ms),
                     ended_ms=ended_ms,
@@ -211,24 +210,22 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
                     unfinished=len(seen) - len(ended),
                 )
                 if not fresh:
-                    return plan
+                    return sample_of
                 drawn = draw(fresh, sample, secrets.token_hex(8) if seed is None else str(seed))
                 whole = began_ms is None and filter_string is None and until is None
-                plan = spool.fill(plan, drawn, TraceSearch(client, experiment_id, {"run_id": None}), whole=whole)
-            else:
-                _logger.warning("going on with the conversations that an interrupted call drew: %s", spool.folder)
-        if not spool.agent:  # nothing of all that was drawn can be read
+                spool.fill(sample_of, drawn, TraceSearch(client, experiment_id, {"run_id": None}), whole=whole)
+        if not spool.kept.agent:
             spool.forget()
-            return plan
-        report = _evaluated(spool, plan, criteria, agent_version, options)
+            return spool.kept.sample
+        report = _evaluated(spool, criteria, agent_version, options)
         run_id, again_to = str(report.run_id), "run the same command again to finish it"
         with reaching_mlflow(f"run {run_id} is complete, but not marked as of production; {again_to}"):
-            result = replace(plan, report=report, rates=_rates(spool, plan, report))
+            result = replace(spool.kept.sample, report=report, rates=_rates(spool.kept, report))
             _mark(client, run_id, result, kind)
         if before_writing:
             before_writing(result)
         with reaching_mlflow(f"run {run_id} is complete, but not all of its assessments are written; {again_to}"):
-            result = replace(result, written=write_assessments(client, experiment_id, report, criteria.digest(), spool.last))
+            result = replace(result, written=write_assessments(client, experiment_id, report, criteria.digest(), spool.kept.last))
         spool.forget()
     return result
 
@@ -274,16 +271,31 @@ def _iso(moment_ms: int) -> str:
     return datetime.fromtimestamp(moment_ms / 1000, tz=UTC).isoformat(timespec="seconds")
 
 
+@dataclass(slots=True, kw_only=True)
+class _Kept:
+    """What is known of the rows of a call that is under way."""
+
+    agent: str
+    """Empty: there are no rows, since nothing that was drawn can be read."""
+    stratum_of: Mapping[str, str]
+    """By eval id."""
+    last: Mapping[str, str]
+    """By eval id, the last trace of conversations whose last turn is in another, such as where the agent had failed."""
+    sample: ScoredTraces
+    run_id: str = ""
+    """Once it is complete."""
+
+
+_KEPT = TypeAdapter(_Kept)
+
+
 class _Spool:
     """The folder of a call that is under way: what was drawn, and the rows of it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows, self._plan = folder, folder / "production.jsonl", folder / "plan.json"
-        self.agent, self.run_id = "", ""
-        self.stratum: dict[str, str] = {}
-        """By eval id."""
-        self.last: dict[str, str] = {}
-        """The last trace of conversations whose last turn is in another, since the agent had failed; by eval id."""
+        self.folder, self.rows, self._file = folder, folder / "production.jsonl", folder / "drawn.json"
+        self.kept: _Kept
+        """Once it is filled, or what an interrupted call kept was read."""
 
     @contextmanager
     def alone(self) -> Generator[None]:
@@ -303,57 +315,49 @@ class _Spool:
                     raise UsageError("another process is scoring these traces by this config; wait until it has ended") from None
             yield
 
-    def plan(self) -> ScoredTraces | None:
-        """Return what an interrupted call had drawn; ``None`` where there was none.
+    def is_filled(self) -> bool:
+        """Whether an interrupted call left what it had drawn.
 
         Raises:
             UsageError: if it came with the code.
         """
         refuse_foreign(self.folder, "folder of drawn conversations", "scores")
-        try:
-            kept = json.loads(self._plan.read_text())
-        except (FileNotFoundError, ValueError):
-            return None
-        self.agent, self.run_id, self.stratum, self.last = (kept[name] for name in ("agent", "run_id", "stratum", "last"))
-        strata = tuple(Stratum(**one) for one in kept["plan"]["strata"])
-        plan: dict[str, Any] = {**kept["plan"], "strata": strata}
-        plan |= {"unreadable": tuple(plan["unreadable"]), "at_random": frozenset(plan["at_random"])}
-        return ScoredTraces(report=None, **plan)
+        with suppress(FileNotFoundError, ValidationError):
+            self.kept = _KEPT.validate_json(self._file.read_bytes())
+            return True
+        return False
 
-    def keep(self, plan: ScoredTraces) -> None:
+    def keep(self) -> None:
         """Keep what was drawn, and the run once that is complete."""
-        names = ("experiment_id", "began_ms", "ended_ms", "found", "already", "unfinished", "unreadable", "facts")
-        kept: dict[str, Any] = {name: getattr(plan, name) for name in names} | {"at_random": sorted(plan.at_random)}
-        kept["strata"] = [{name: getattr(one, name) for name in one.__slots__} for one in plan.strata]
-        with whole_file(self._plan) as stream:
-            facts = {name: getattr(self, name) for name in ("agent", "run_id", "stratum", "last")}
-            stream.write(json.dumps({**facts, "plan": kept}).encode())
+        with whole_file(self._file) as stream:
+            stream.write(_KEPT.dump_json(self.kept, exclude={"sample": {"report", "rates", "written"}}))
 
-    def fill(self, plan: ScoredTraces, drawn: Draw, search: TraceSearch, *, whole: bool) -> ScoredTraces:
+    def fill(self, sample: ScoredTraces, drawn: Draw, search: TraceSearch, *, whole: bool) -> None:
         """Load what was drawn, one conversation at a time, and keep it as rows; `whole`: whether all traces of each conversation are known."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, mode=0o700)
         unreadable, names, facts = list[str](), set[str](), dict[str, Mapping[str, str]]()
+        stratum_of, last = dict[str, str](), dict[str, str]()
         with self.rows.open("w", encoding="utf-8") as rows:
             for seen, stratum, found in _loaded(search, drawn.drawn, whole=whole):
                 # The session that MLflow names may be of an agent that was used as a tool: then its traces are of another conversation.
                 name = found.session if isinstance(found, TracedConversation) and found.session not in ("", seen.key[1]) else seen.name
                 try:
-                    twice = UsageError(f"it is part of session {name}, which was drawn as well") if name in self.stratum else None
-                    agent, last, row = _row_of(name, stratum, twice or found)
+                    twice = UsageError(f"it is part of session {name}, which was drawn as well") if name in stratum_of else None
+                    agent, trace_id, row = _row_of(name, stratum, twice or found)
                 except UsageError as error:
                     unreadable.append(f"{seen.name}: {' '.join(str(error).split())}")
                     continue
                 rows.write(row)
                 names.add(agent)
-                self.stratum[name] = stratum
-                self.last |= {name: seen.traces[-1][0]} if seen.traces[-1][0] != last else {}
+                stratum_of[name] = stratum
+                last |= {name: seen.traces[-1][0]} if seen.traces[-1][0] != trace_id else {}
                 facts |= {name: seen.facts} if seen.facts else {}
-        self.agent = names.pop() if len(names) == 1 else "production" if names else ""
-        plan = replace(plan, strata=drawn.strata, at_random=drawn.at_random, unreadable=tuple(unreadable), facts=facts)
-        if self.agent:
-            self.keep(plan)
-        return plan
+        sample = replace(sample, strata=drawn.strata, at_random=drawn.at_random, unreadable=tuple(unreadable), facts=facts)
+        agent = names.pop() if len(names) == 1 else "production" if names else ""
+        self.kept = _Kept(agent=agent, stratum_of=stratum_of, last=last, sample=sample)
+        if agent:
+            self.keep()
 
     def forget(self) -> None:
         """Remove the folder."""
@@ -437,51 +441,49 @@ def _row_of(name: str, stratum: str, traced: Loaded) -> tuple[str, str, str]:
     return agent, last, f'{{"eval_id":{json.dumps(name)},"case":{dumps(case, indent=None).strip()},"recorded":{recorded}}}\n'
 
 
-def _evaluated(spool: _Spool, plan: ScoredTraces, config: EvalConfig, agent_version: str | None, options: ScoreTracesArgs) -> Report:
+def _evaluated(spool: _Spool, config: EvalConfig, agent_version: str | None, options: ScoreTracesArgs) -> Report:
     """Return the report of what was drawn: that of the run, where it is complete, else of one that goes on or begins."""
-    uri = options.get("tracking_uri")
-    if spool.run_id:
-        with store_at(uri) as store:
-            run = examine(store.evidence(spool.run_id))
+    kept, sample = spool.kept, spool.kept.sample
+    if kept.run_id:
+        with store_at(options.get("tracking_uri")) as store:
+            run = examine(store.evidence(kept.run_id))
         if not isinstance(run, ReadableRun):
-            raise TrackingError(
-                f"run {spool.run_id}: {run.problems[0]}, so its scores are not written on the traces; delete {spool.folder}"
-            )
-        return replace(run.report, run_id=spool.run_id)
-    drawn, there = sum(one.drawn for one in plan.strata), plan.found - plan.already
+            raise TrackingError(f"run {kept.run_id}: {run.problems[0]}, so its scores are not written on the traces; delete {spool.folder}")
+        return replace(run.report, run_id=kept.run_id)
+    drawn, there = sum(one.drawn for one in sample.strata), sample.found - sample.already
     how: dict[str, Any] = {
-        "run_name": f"{spool.agent}: {drawn:,} of {counted(there, 'conversation')}",
+        "run_name": f"{kept.agent}: {drawn:,} of {counted(there, 'conversation')}",
         **{name: value for name, value in options.items() if value is not None},
-        "experiment": plan.experiment_id,
+        "experiment": sample.experiment_id,
         "agent_version": agent_version,
         "traces": False,
     }
     # An evaluation of these rows that was interrupted is in the ledger; where there is none, or no ledger, it begins.
     eval_set = streamed(open_cases(spool.rows))
     cases: Any = eval_set.eval_cases
-    recording = StreamedRecording(runs={}, cases=cases, name=spool.agent)
+    recording = StreamedRecording(runs={}, cases=cases, name=kept.agent)
     try:
         report = evaluate(eval_set, recording, config, resume="latest", **how)
     except UsageError as error:
         if not str(error).startswith("resume"):
             raise
         report = evaluate(eval_set, recording, config, **how)
-    spool.run_id = str(report.run_id)
-    spool.keep(plan)
+    kept.run_id = str(report.run_id)
+    spool.keep()
     return report
 
 
-def _rates(spool: _Spool, plan: ScoredTraces, report: Report) -> dict[str, Rate]:
+def _rates(kept: _Kept, report: Report) -> dict[str, Rate]:
     """Return the rate of all criteria, and of each that decides. A conversation in which the agent failed has not passed."""
     names = ("", *report.config.by_criterion)
     passed: dict[str, list[tuple[str, bool]]] = {name: [] for name in names}
     for case in report.cases:
-        stratum = spool.stratum.get(case.eval_id, "rest")
+        stratum = kept.stratum_of.get(case.eval_id, "rest")
         for name, reached in verdicts_of(case).items():
             if reached is not None and name in passed:
                 passed[name].append((stratum, reached))
-    drawn = len(report.cases) + len(plan.unreadable)
-    return {name: rate_of(name, plan.strata, grouped(passed[name]), drawn - len(passed[name])) for name in names}
+    drawn = len(report.cases) + len(kept.sample.unreadable)
+    return {name: rate_of(name, kept.sample.strata, grouped(passed[name]), drawn - len(passed[name])) for name in names}
 
 
 def verdicts_of(case: CaseResult) -> dict[str, bool | None]:
