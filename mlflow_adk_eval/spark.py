@@ -189,10 +189,8 @@ def _runs_in_traces(df: DataFrame, eval_set: EvalSet, remarks: list[str]) -> Dat
             raise UsageError("\n".join(row["problem"] for row in problems))
         if others := strangers.count():
             named = ", ".join(row["label"] for row in strangers.orderBy("label").limit(_MAX_NAMED).collect())
-            remarks.append(
-                f"{others} recorded {'conversation is' if others == 1 else 'conversations are'} of no case: {named}"
-                + ", …" * (others > _MAX_NAMED)
-            )
+            noun, more = "conversation is" if others == 1 else "conversations are", ", …" * (others > _MAX_NAMED)
+            remarks.append(f"{others} recorded {noun} of no case: {named}{more}")
     return runs
 
 

@@ -161,18 +161,10 @@ class ToolRecorder:
             raise
         finally:
             delta = changed(before, plain_state(self.state()))
-            came: dict[str, Any] = {"error": error} if error else {"answer": _json(record.answer)}
-            world.calls.append(
-                RecordedCall(
-                    turn=turn,
-                    agent=self.log.author,
-                    tool=name,
-                    args=record.args,
-                    **came,
-                    duration_s=round(self.log.record.now() - record.since, 6),
-                    actions={"state_delta": delta} if delta else {},
-                )
-            )
+            came: Json = {"error": error} if error else {"answer": _json(record.answer)}
+            came["duration_s"] = round(self.log.record.now() - record.since, 6)
+            actions = {"state_delta": delta} if delta else {}
+            world.calls.append(RecordedCall(turn=turn, agent=self.log.author, tool=name, args=record.args, actions=actions, **came))
 
     @contextmanager
     def _call(self, name: str, args: Json) -> Generator[_Call]:

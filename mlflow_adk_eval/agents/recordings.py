@@ -25,7 +25,6 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.conformance import recorded_tests
 from mlflow_adk_eval.evalset.conversation import (
     SCHEMA,
-    WORLD,
     Conversation,
     EvalSetResult,
     Origin,
@@ -39,6 +38,7 @@ from mlflow_adk_eval.evalset.conversation import (
     outcome_of,
     parse_recorded,
     parse_result,
+    world_of,
 )
 from mlflow_adk_eval.evalset.files import ConformanceFolder, Inputs, JsonFile, RowFiles, open_file, parse_eval_set, stem_of
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation, Json, Model, canonical, eval_set_digest, json_sha256, mapped
@@ -278,26 +278,16 @@ def recording_of_report(report: Report) -> Recording:
     origin = replace(origin if origin.eval_set_digest else on(report.eval_set, origin), num_runs=report.num_runs)
     runs = _by_id((case.eval_id, report.cases.loaded(place).conversation) for place, case in enumerate(report.cases)).runs
     worlds = {case.eval_id: case.runs for case in report.world.recorded.cases} if report.world and report.world.recorded else {}
+    pairs = {eval_id: zip_longest(known, worlds.get(eval_id, ())[: len(known)]) for eval_id, known in runs.items()}
     return Recording(
-        {
-            eval_id: tuple(
-                replace(run, **{name: getattr(world, name) for name in WORLD} if world else {})
-                for run, world in zip_longest(known, worlds.get(eval_id, ())[: len(known)])
-            )
-            for eval_id, known in runs.items()
-        },
-        origin=origin,
+        {eval_id: tuple(replace(run, **world_of(world)) for run, world in both) for eval_id, both in pairs.items()}, origin=origin
     )
 
 
 def on(eval_set: EvalSet, origin: Origin) -> Origin:
     """Return `origin` with what there is to know of the eval set."""
-    return replace(
-        origin,
-        eval_set_id=eval_set.eval_set_id,
-        eval_set_digest=eval_set_digest(eval_set),
-        case_digests={case.eval_id: case_digest(case) for case in eval_set.eval_cases},
-    )
+    digests = {case.eval_id: case_digest(case) for case in eval_set.eval_cases}
+    return replace(origin, eval_set_id=eval_set.eval_set_id, eval_set_digest=eval_set_digest(eval_set), case_digests=digests)
 
 
 def case_digest(case: EvalCase) -> str:
@@ -353,8 +343,7 @@ def dumps_recording(recording: Recording) -> str:
 def recorded_run(conversation: Conversation) -> RecordedRun:
     """Return a conversation as files and the ledger keep it."""
     state = {} if conversation.session_state is None else {"session_state": plain_state(conversation.session_state)}
-    world = {name: value for name in WORLD if (value := getattr(conversation, name))}
-    return RecordedRun(invocations=tuple(conversation.actual), **state, **world, **outcome_of(conversation))
+    return RecordedRun(invocations=tuple(conversation.actual), **state, **world_of(conversation), **outcome_of(conversation))
 
 
 def plain_state(state: Mapping[str, Any]) -> Json:

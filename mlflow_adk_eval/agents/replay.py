@@ -127,12 +127,8 @@ class Replay:
             known = self._runs.setdefault(eval_id, [])
             known += [Conversation(actual=())] * (run_index + 1 - len(known))
             old = known[run_index]
-            known[run_index] = replace(
-                old,
-                calls=(*old.calls, *conversation.calls),
-                model_calls=(*old.model_calls, *conversation.model_calls),
-                listings={**old.listings, **conversation.listings},
-            )
+            calls, model_calls = (*old.calls, *conversation.calls), (*old.model_calls, *conversation.model_calls)
+            known[run_index] = replace(old, calls=calls, model_calls=model_calls, listings={**old.listings, **conversation.listings})
 
     def world(self) -> World:
         """Return the world as far as it is known by now."""

@@ -37,13 +37,8 @@ _ROUNDS = 3
 _LONGEST_ID = 40
 _WORD = re.compile(r"\W+")
 
-_SCENARIO = object_of(
-    {
-        "starting_prompt": {"type": "string"},
-        "conversation_plan": {"type": "string"},
-        "user_persona": {"type": "string", "enum": list(PERSONAS)},
-    }
-)
+_TEXT = {"type": "string"}
+_SCENARIO = object_of({"starting_prompt": _TEXT, "conversation_plan": _TEXT, "user_persona": {**_TEXT, "enum": list(PERSONAS)}})
 _SCHEMA = object_of({"scenarios": {"type": "array", "items": _SCENARIO}})
 
 

@@ -330,15 +330,12 @@ class TurnLog:
         if all(isinstance(event, TurnEvent) and event.kind != "event" for event in events):
             # As people write texts and calls in eval sets; recorded events would claim that no model was called.
             parts = [(event.author, part) for event in turn.events for part in (event.content and event.content.parts) or ()]
-            known["intermediate_data"] = (
-                None
-                if not parts
-                else IntermediateData(
-                    tool_uses=tuple(part.function_call for _, part in parts if part.function_call),
-                    tool_responses=tuple(part.function_response for _, part in parts if part.function_response),
-                    intermediate_responses=tuple((author, (part,)) for author, part in parts if part.text),
-                )
+            steps = IntermediateData(
+                tool_uses=tuple(part.function_call for _, part in parts if part.function_call),
+                tool_responses=tuple(part.function_response for _, part in parts if part.function_response),
+                intermediate_responses=tuple((author, (part,)) for author, part in parts if part.text),
             )
+            known["intermediate_data"] = steps if parts else None
         turn = turn.model_copy(update=known)
         if given is None:
             return turn

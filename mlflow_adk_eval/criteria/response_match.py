@@ -44,11 +44,8 @@ def _turn(actual: Invocation, expected: Invocation) -> Outcome:
     overlap = rouge_1(response, reference)
     empty = [side for side, words in (("response", response), ("reference", reference)) if not words]
     note = f" The {' and the '.join(empty)} {'has' if len(empty) == 1 else 'have'} no words." if empty else ""
-    return Scored(
-        overlap.f_measure,
-        f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}",
-        {"precision": overlap.precision, "recall": overlap.recall},
-    )
+    rationale = f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}"
+    return Scored(overlap.f_measure, rationale, {"precision": overlap.precision, "recall": overlap.recall})
 
 
 SPECS = (

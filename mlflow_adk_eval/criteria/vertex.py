@@ -53,11 +53,8 @@ def exchange(user: str, agent: str) -> Json:
     """Return one message of a user and an agent's answer."""
     question, answer = ({"parts": [{"text": text}]} for text in (user, agent))
     events = [{"author": "user", "content": question}, {"author": "model", "content": answer}]
-    return {
-        "prompt": {"contents": {"contents": [question]}},
-        "response": {"contents": {"contents": [answer]}},
-        "agent_eval_data": {"turns": [_turn(0, events)]},
-    }
+    texts = {"prompt": {"contents": {"contents": [question]}}, "response": {"contents": {"contents": [answer]}}}
+    return {**texts, "agent_eval_data": {"turns": [_turn(0, events)]}}
 
 
 def conversation(turns: Sequence[Invocation]) -> Json:
@@ -263,18 +260,9 @@ def _outcome(result: Result) -> Outcome:
 def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
     """Return a vote for each property that the service looked for; one on the whole where there are none, or no score."""
     answer = result.answer or Answer(text="", model=f"vertex:{metric}")
-    vote = vote_on(
-        at,
-        answer,
-        rubric_id=None,
-        vote_index=0,
-        verdict=None if result.score is None else f"{result.score:g}",
-        explanation=result.explanation,
-        error=result.error,
-        raw=answer.text if result.error else "",
-        reused=result.reused,
-        value=result.score,
-    )
+    said: Json = {name: getattr(result, name) for name in ("explanation", "error", "reused")} | {"value": result.score}
+    verdict, raw = None if result.score is None else f"{result.score:g}", answer.text if result.error else ""
+    vote = vote_on(at, answer, rubric_id=None, vote_index=0, verdict=verdict, raw=raw, **said)
     named = [
         replace(
             vote, rubric_id=one.rubric_id, verdict=_word(one), explanation=_explained(one, "\n"), error="", raw="", value=float(one.met)

@@ -279,10 +279,14 @@ WORLD = ("calls", "model_calls", "listings")
 """What of a conversation is its world: what tools and models answered."""
 
 
+def world_of(run: Any) -> dict[str, Any]:
+    """Return the world of a conversation, as far as there is any, from anything that has it."""
+    return {name: value for name in WORLD if (value := getattr(run, name, None))}
+
+
 def conversation_of(run: RecordedRun) -> Conversation:
     """Return the conversation that was kept."""
-    world = {name: getattr(run, name) for name in WORLD}
-    return Conversation(actual=run.invocations, session_state=run.session_state, **world, **outcome_of(run))
+    return Conversation(actual=run.invocations, session_state=run.session_state, **world_of(run), **outcome_of(run))
 
 
 class RecordedCase(Model):

@@ -41,14 +41,9 @@ def split_answer(events: Sequence[Any]) -> tuple[Content | None, tuple[Invocatio
             continue
         # Of the final answer only calls and results, since its text is the invocation's `final_response`.
         content = event.content if material and (event is not final or _has_any(event, _DONE)) else None
-        before.append(
-            InvocationEvent(
-                author=event.author,
-                content=Content.model_validate(plain(content)) if content else None,
-                grounding_metadata=None if grounding is None else plain(grounding),
-                **costs,
-            )
-        )
+        said = Content.model_validate(plain(content)) if content else None
+        sources = None if grounding is None else plain(grounding)
+        before.append(InvocationEvent(author=event.author, content=said, grounding_metadata=sources, **costs))
     return Content.model_validate(plain(final.content)) if final is not None else None, tuple(before)
 
 

@@ -30,37 +30,29 @@ _MAX_NAMED = 9
 _UTF8_MARK = b"\xef\xbb\xbf"
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
-_OBJECT, _LIST, _NUMBER, _WHOLE, _TRUTH = "an object", "a list", "a number", "a whole number", "true or false"
-_WANTED = {
-    "missing": "this required field",
-    "extra_forbidden": "no key with this name",
-    "string_type": "a string",
-    "string_unicode": "a string of valid Unicode",
-    "string_too_short": "a non-empty string",
-    "string_pattern_mismatch": "a string that matches {pattern}",
-    "int_type": _WHOLE,
-    "int_parsing": _WHOLE,
-    "int_parsing_size": _WHOLE,
-    "int_from_float": _WHOLE,
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
-    "finite_number": "a finite number",
-    "bool_type": _TRUTH,
-    "bool_parsing": _TRUTH,
-    "dict_type": _OBJECT,
-    "model_type": _OBJECT,
-    "model_attributes_type": _OBJECT,
-    "tuple_type": _LIST,
-    "list_type": _LIST,
-    "too_long": "a list of exactly {max_length}",
-    "too_short": "at least {min_length} of them",
-    "greater_than": "a number above {gt}",
-    "greater_than_equal": "a number of at least {ge}",
-    "less_than": "a number below {lt}",
-    "less_than_equal": "a number of at most {le}",
-    "literal_error": "one of {expected}",
-    "unwanted": "{wanted}",
+_KINDS: Mapping[str, tuple[str, ...]] = {
+    "this required field": ("missing",),
+    "no key with this name": ("extra_forbidden",),
+    "a string": ("string_type",),
+    "a string of valid Unicode": ("string_unicode",),
+    "a non-empty string": ("string_too_short",),
+    "a string that matches {pattern}": ("string_pattern_mismatch",),
+    "a whole number": ("int_type", "int_parsing", "int_parsing_size", "int_from_float"),
+    "a number": ("float_type", "float_parsing"),
+    "a finite number": ("finite_number",),
+    "true or false": ("bool_type", "bool_parsing"),
+    "an object": ("dict_type", "model_type", "model_attributes_type"),
+    "a list": ("tuple_type", "list_type"),
+    "a list of exactly {max_length}": ("too_long",),
+    "at least {min_length} of them": ("too_short",),
+    "a number above {gt}": ("greater_than",),
+    "a number of at least {ge}": ("greater_than_equal",),
+    "a number below {lt}": ("less_than",),
+    "a number of at most {le}": ("less_than_equal",),
+    "one of {expected}": ("literal_error",),
+    "{wanted}": ("unwanted",),
 }
+_WANTED = {kind: wanted for wanted, kinds in _KINDS.items() for kind in kinds}
 """What was wanted, by pydantic's kind of error; ``unwanted`` is our own kind."""
 
 

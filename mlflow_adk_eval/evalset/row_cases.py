@@ -228,16 +228,12 @@ class CaseReader:
         problems: list[Problem] = []
         number = len(group.runs)
         if group.bare or head.recorded is None:
-            problems.append(
-                Problem(
-                    f"{group.at if group.bare else at}.recorded", "nothing", "a recorded conversation, as in the other runs of this case"
-                )
-            )
+            wanted = "a recorded conversation, as in the other runs of this case"
+            problems.append(Problem(f"{group.at if group.bare else at}.recorded", "nothing", wanted))
         elif (head.run_index or 0) != number:
             found = "nothing" if head.run_index is None else str(head.run_index)
-            problems.append(
-                Problem(f"{at}.run_index", found, f"{number}, the next run of case {shown(group.eval_id)} (runs are counted from 0)")
-            )
+            wanted = f"{number}, the next run of case {shown(group.eval_id)} (runs are counted from 0)"
+            problems.append(Problem(f"{at}.run_index", found, wanted))
         try:
             if isinstance(head.recorded, list):
                 group.runs.append(RecordedRun(invocations=parse(tuple[Invocation, ...], head.recorded, self._source, at=f"{at}.recorded")))

@@ -362,8 +362,5 @@ def part_of(file: RowFile, prefix: str) -> Iterator[Row]:
                 yield Row(at, {**case, **run} if index == 0 and isinstance(run, dict) else run, weight + run_weight)
         if following is not None:
             at = f"actual/{file.name}: $"
-            yield Row(
-                at,
-                Problem(at, f"case {following[0]!r}, but the eval set does not contain it", "runs of this part's cases, in the same order"),
-                following[2],
-            )
+            stranger = f"case {following[0]!r}, but the eval set does not contain it"
+            yield Row(at, Problem(at, stranger, "runs of this part's cases, in the same order"), following[2])

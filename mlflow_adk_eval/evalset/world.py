@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mlflow_adk_eval.evalset.conversation import WORLD, RecordedCase, RecordedRun, RecordedSet, json_of
+from mlflow_adk_eval.evalset.conversation import WORLD, RecordedCase, RecordedRun, RecordedSet, json_of, world_of
 from mlflow_adk_eval.evalset.models import Model, json_sha256
 from mlflow_adk_eval.evalset.parse import parse
 
@@ -44,17 +44,9 @@ class World(Model, extra="forbid"):
 
 def without_turns(recorded: RecordedSet) -> RecordedSet:
     """Return the world of a recording: its cases with calls, without what was said."""
-    cases = [
-        RecordedCase(
-            eval_id=case.eval_id,
-            runs=tuple(
-                RecordedRun(invocations=(), **{name: value for name in WORLD if (value := getattr(run, name))}) for run in case.runs
-            ),
-        )
-        for case in recorded.cases
-    ]
-    kept = [case for case in cases if any(getattr(run, name) for run in case.runs for name in WORLD)]
-    return recorded.model_copy(update={"cases": tuple(kept)})
+    worlds = {case.eval_id: [world_of(run) for run in case.runs] for case in recorded.cases}
+    runs = {eval_id: tuple(RecordedRun(invocations=(), **one) for one in known) for eval_id, known in worlds.items() if any(known)}
+    return recorded.model_copy(update={"cases": tuple(RecordedCase(eval_id=eval_id, runs=known) for eval_id, known in runs.items())})
 
 
 def world_digest(recorded: RecordedSet) -> str:

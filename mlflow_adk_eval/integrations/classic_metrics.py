@@ -8,7 +8,6 @@ read or judged has no score, and its justification begins with ``NOT_EVALUATED``
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from mlflow.metrics import MetricValue
 from mlflow.models import EvaluationMetric, MetricThreshold, make_metric
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT, JudgedSettings, VertexSettings
 from mlflow_adk_eval.errors import ConfigError, EvalSetError, PolicyError, Problem, UsageError, shown
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.integrations.scoring import NOT_EVALUATED, RowScoring, explained
@@ -165,7 +164,6 @@ def deciding_model(scoring: RowScoring, settings: Any) -> str:
 
 _LOGGED = {"case_pass_rate": "case_pass_rate", "judge_flip_rate": "judge/flip_rate"}
 """The measures of policies that are metrics of their own."""
-_PASS_HAT = re.compile(r"pass(?:\^|_hat_)(\d+)")
 _WANTED = "a demand that MLflow's MetricThreshold can express; lossy=True drops the others, and adk_eval.gate decides them"
 _LOWER_IS_BETTER = {"judge_flip_rate"}
 _IN_METRICS = {"name", "thresholds", "min_cases", "rules", "confidence", "power", "baseline", "calibration", "prices"}
@@ -228,7 +226,7 @@ def metric_of_measure(measure: str) -> str | None:
     """
     if measure in _UNKNOWN_HERE or measure.endswith("/flip_rate"):
         return None
-    if found := _PASS_HAT.fullmatch(measure):
+    if found := PASS_HAT.fullmatch(measure):
         return f"pass_hat_{found[1]}"
     if measure.endswith("/pass_rate"):
         return f"{key_of_criterion(measure.removesuffix('/pass_rate'))}/pass_rate"

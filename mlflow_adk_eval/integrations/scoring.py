@@ -197,14 +197,9 @@ class RowScoring:
         return self._plans[key]
 
     def _error(self, criterion: str, settings: spec.CriterionSettings | None, reason: str) -> CriterionResult:
-        error = Errored(reason)
-        return CriterionResult(
-            criterion=criterion,
-            threshold=settings.threshold if settings else None,
-            greater_is_better=self.config.greater_is_better(criterion),
-            overall=error,
-            per_invocation=(error,),
-        )
+        error, threshold = Errored(reason), settings.threshold if settings else None
+        better = self.config.greater_is_better(criterion)
+        return CriterionResult(criterion=criterion, threshold=threshold, greater_is_better=better, overall=error, per_invocation=(error,))
 
 
 def scoring(config: ConfigSource, **judging: Unpack[JudgeArgs]) -> RowScoring:

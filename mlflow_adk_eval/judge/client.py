@@ -319,13 +319,8 @@ class JudgeClient:
                     raise NoAnswer(f"{self.who} failed with {type(error).__name__}: {error}") from error
             if given is None:
                 raise _TimedOut(self.options.timeout_s)
-            answer = replace(
-                given,
-                latency_s=anyio.current_time() - permit.sent_at,
-                host=given.host or THIS_PROCESS,
-                asked_in="",
-                asked_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            )
+            now, taken_s = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), anyio.current_time() - permit.sent_at
+            answer = replace(given, latency_s=taken_s, host=given.host or THIS_PROCESS, asked_in="", asked_at=now)
             if address is not None and (answers := self.answers) is not None:
                 entry = replace(answer, asked_in=self.evaluation)
                 await reached(answers, lambda: answers.put(address, entry))  # before anything else happens to it

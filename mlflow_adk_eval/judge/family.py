@@ -9,22 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_LINES = {
-    "gemini": "gemini",
-    "gemma": "gemma",
+_LINES = ("gemini", "gemma", "gpt", "claude", "llama", "qwen", "mistral", "deepseek", "grok", "nova", "command", "phi")
+_SPELT = {
     "gpt": r"(?:chat)?gpt|o[134](?!\d)",
-    "claude": "claude",
     "llama": r"(?:code)?llama",
     "qwen": "qwen|qwq",
     "mistral": "mistral|mixtral|ministral|magistral|codestral",
-    "deepseek": "deepseek",
-    "grok": "grok",
-    "nova": "nova",
-    "command": "command",
-    "phi": "phi",
 }
+"""Of lines whose models do not all have its name."""
 # A name may start with its provider, as in `openai/gpt-4o` or `bedrock/eu.anthropic.claude-3`.
-_FAMILIES = {family: re.compile(rf"(?:.*[/.:_-])?(?:{line})(?:$|[-.:@_\d].*)", re.IGNORECASE) for family, line in _LINES.items()}
+_FAMILIES = {line: re.compile(rf"(?:.*[/.:_-])?(?:{_SPELT.get(line, line)})(?:$|[-.:@_\d].*)", re.IGNORECASE) for line in _LINES}
 
 
 def family_of(model: str) -> str:

@@ -108,14 +108,9 @@ class Prompt:
             text = f"{end}\n{arranged({block.name: f'{block.after(code)}{end}' for block in blocks})}"
         else:
             text = "".join(block.after(code) for block in blocks) + end
+        text, named = f"{text}{self.closing}{_AGAIN if again else ''}", {block.name: block.text for block in blocks}
         return Request(
-            instructions=self.text,
-            text=f"{text}{self.closing}{_AGAIN if again else ''}",
-            schema=schema,
-            name=self.name,
-            blocks={block.name: block.text for block in blocks},
-            settings=settings,
-            answer_tokens=answer_tokens,
+            instructions=self.text, text=text, schema=schema, name=self.name, blocks=named, settings=settings, answer_tokens=answer_tokens
         )
 
 

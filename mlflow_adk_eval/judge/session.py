@@ -146,23 +146,18 @@ class JudgeSession:
         Raises:
             ConfigError: with the path of each such setting.
         """
-        problems = [
-            Problem(
-                path,
-                "a setting that a config must not contain, because it may change where or how a model is called",
-                "only generation settings such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)",
-                did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION),
-            )
-            if host is None
-            else Problem(
-                path,
-                f"the host {host}",
-                f"a host that you allow. If it may read the conversations and receive your API key, set {HOSTS_VARIABLE}={host}, --judge-host {host},"
-                f" or judge_hosts=[{host!r}] in Python",
-            )
-            for path, host in endpoints_in(config)
-            if host is None or not is_among(host, self._setup.hosts)
-        ]
+        problems: list[Problem] = []
+        for path, host in endpoints_in(config):
+            if host is None:
+                found = "a setting that a config must not contain, because it may change where or how a model is called"
+                wanted = (
+                    "only generation settings such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)"
+                )
+                problems.append(Problem(path, found, wanted, did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION)))
+            elif not is_among(host, self._setup.hosts):
+                wanted = "a host that you allow. If it may read the conversations and receive your API key, set"
+                ways = f"{HOSTS_VARIABLE}={host}, --judge-host {host}, or judge_hosts=[{host!r}] in Python"
+                problems.append(Problem(path, f"the host {host}", f"{wanted} {ways}"))
         if problems:
             raise ConfigError(config.source, problems)
 

@@ -137,14 +137,9 @@ class PostgresDatabase:
         with self._opening:
             if self._engine is not None:
                 return self._engine
-            engine = create_engine(
-                self._url,
-                isolation_level="AUTOCOMMIT",
-                pool_size=8,
-                max_overflow=0,
-                hide_parameters=True,
-                connect_args={"connect_timeout": _CONNECT_S, "application_name": "mlflow-adk-eval"},
-            )
+            pool = {"pool_size": 8, "max_overflow": 0}
+            named = {"connect_timeout": _CONNECT_S, "application_name": "mlflow-adk-eval"}
+            engine = create_engine(self._url, isolation_level="AUTOCOMMIT", hide_parameters=True, connect_args=named, **pool)
 
             def limit(connection: Any, _: object) -> None:  # no startup option: connection poolers refuse those
                 connection.execute(f"SET statement_timeout = {_STATEMENT_S * 1_000}")

@@ -32,17 +32,8 @@ BESIDE = ("tool_calls", "session_state", "run_index", "error", "unfinished")
 STEPS = {"intermediate_data", "intermediateData"}
 _FINAL = {"final_response", "finalResponse"}
 _INVOCATION = {*_FINAL, *STEPS, "user_content", "userContent"}
-_ROLES = {
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "ai": "assistant",
-    "model": "assistant",
-    "function_call": "assistant",
-    "tool": "tool",
-    "function": "tool",
-    "function_call_output": "tool",
-}
+_SPEAKERS = {"user": ("human",), "assistant": ("ai", "model", "function_call"), "tool": ("function", "function_call_output")}
+_ROLES = {name: speaker for speaker, others in _SPEAKERS.items() for name in (speaker, *others)}
 """Who speaks, by the role of a message, or by its type where it has none; anybody else, such as the system, is not listened to."""
 _BLOCKS = {"text", "input_text", "output_text"}
 

@@ -20,14 +20,8 @@ from mlflow_adk_eval.shapes.rows import Row, is_case, row_of
 CASE = "eval_case"
 """The expectation that holds a whole case."""
 
-_EXPECTED = {
-    "expected_response": "targets",
-    "expected_conversation": "targets",
-    CASE: "targets",
-    "expected_tool_calls": "expected_tool_calls",
-    "expected_session_state": "expected_session_state",
-    "rubrics": "rubrics",
-}
+_OF_THEIR_OWN = ("expected_tool_calls", "expected_session_state", "rubrics")
+_EXPECTED = dict.fromkeys(("expected_response", "expected_conversation", CASE), "targets") | {name: name for name in _OF_THEIR_OWN}
 """Expectations and the cells that they are; of several for one cell, the later here counts."""
 EXPECTATIONS = tuple(_EXPECTED)
 """The names of the expectations that criteria read."""

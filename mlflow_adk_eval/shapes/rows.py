@@ -90,13 +90,8 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         if session is not None and not isinstance(session, SessionInput):
             started = read.json_object("session_input")
             session = None if started is None else parse(SessionInput, started, f"{source}, session_input")
-        case = EvalCase(
-            eval_id=str(read.cells.get("eval_id", source)),
-            conversation=expected.turns,
-            session_input=session,
-            rubrics=rubrics,
-            final_session_state=state,
-        )
+        name = str(read.cells.get("eval_id", source))
+        case = EvalCase(eval_id=name, conversation=expected.turns, session_input=session, rubrics=rubrics, final_session_state=state)
     error, unfinished = read.cells.get("error", ""), bool(read.whole_number("unfinished", most=1))
     if not isinstance(error, str):
         raise read.problem("error", shown(error), "a text")

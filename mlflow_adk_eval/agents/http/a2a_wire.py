@@ -267,13 +267,9 @@ def _event(artifact: Artifact, author: str) -> TurnEvent:
     """Return an event as ADK reports it."""
     about = artifact.metadata or {}
     content = _content(artifact.parts)
-    usage = about.get("adk_usage_metadata")
-    return TurnEvent(
-        author=str(about.get("adk_author") or author),
-        content=content,
-        final=not is_busy(content),
-        usage_metadata=usage if isinstance(usage, dict) else None,
-    )
+    said, usage = str(about.get("adk_author") or author), about.get("adk_usage_metadata")
+    usage = usage if isinstance(usage, dict) else None
+    return TurnEvent(author=said, content=content, final=not is_busy(content), usage_metadata=usage)
 
 
 def _final(parts: Iterable[MessagePart] | None, author: str) -> list[TurnEvent]:

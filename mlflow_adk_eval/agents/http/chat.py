@@ -67,13 +67,8 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
     text = content or message.refusal or ""
     parts = [Part(text=text)] if text else []
     parts += [Part(function_call=_call(call.id, call.function)) for call in message.tool_calls or () if call.function]
-    event = TurnEvent(
-        author=author,
-        content=Content(role="model", parts=tuple(parts)) if parts else None,
-        final=True,
-        usage_metadata=_usage(parsed.usage or {}),
-        model_version=parsed.model,
-    )
+    said, usage = Content(role="model", parts=tuple(parts)) if parts else None, _usage(parsed.usage or {})
+    event = TurnEvent(author=author, content=said, final=True, usage_metadata=usage, model_version=parsed.model)
     if choice.finish_reason == "content_filter":
         return event, "a content filter withheld the answer (finish_reason content_filter)"
     if choice.finish_reason == "length" and not text:

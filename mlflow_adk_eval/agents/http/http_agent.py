@@ -228,13 +228,8 @@ class HttpAgent(ABC):
         Raises:
             HttpError: with what came instead.
         """
-        retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: _is_worth_repeating(error, request)),
-            stop=stop_after_attempt(int(self.attempts)),
-            wait=_wait,
-            sleep=anyio.sleep,
-            reraise=True,
-        )
+        again, stop = retry_if_exception(lambda error: _is_worth_repeating(error, request)), stop_after_attempt(int(self.attempts))
+        retrying = AsyncRetrying(retry=again, stop=stop, wait=_wait, sleep=anyio.sleep, reraise=True)
         try:
             return await retrying(self._send_once, request)
         except HttpError as error:

@@ -121,13 +121,9 @@ def sides_of(dataset: Any, model: Any, predictions: str | None, settings: Evalua
         agent = load_recording(data.eval_set if actual is None else actual)
     if not named:
         warnings.warn(_PROVES_NOTHING, UserWarning, stacklevel=2)
-    return Sides(
-        eval_set=data.eval_set,
-        config=load_inputs(data.named)[1] if source is None and data.named else load_config(source),
-        agent=agent,
-        dataset=Dataset(**data.to_dict()),
-        status="complete" if named else SELF_COMPARISON,
-    )
+    config = load_inputs(data.named)[1] if source is None and data.named else load_config(source)
+    status = "complete" if named else SELF_COMPARISON
+    return Sides(eval_set=data.eval_set, config=config, agent=agent, dataset=Dataset(**data.to_dict()), status=status)
 
 
 _PROVES_NOTHING = (
@@ -270,13 +266,8 @@ def evaluated(
     given: dict[str, Any] = {**selected(settings, Options), "judges": judges}
     if given.get("concurrency") is None:
         given["concurrency"] = 1 if isinstance(sides.agent, ModelAgent) else 4  # a model need not stand more
-    target = replace(
-        RunTarget(**selected(settings, RunTarget)),
-        agent_version=_agent_version(settings.get("agent_version"), model_id),
-        run_id=run_id,
-        dataset=sides.dataset,
-        status=sides.status,
-    )
+    version, target = _agent_version(settings.get("agent_version"), model_id), RunTarget(**selected(settings, RunTarget))
+    target = replace(target, agent_version=version, run_id=run_id, dataset=sides.dataset, status=sides.status)
     with opened(judges.ledger) as ledger:
         _, bundle = LoggedEvaluation(sides.eval_set, sides.agent, sides.config, Options(**given), target, ledger).execute()
     client = mlflow.MlflowClient()
