@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -35,14 +34,16 @@ def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None
     Wherever a command takes a run, you can write its id, the beginning of its id, `latest`, `champion` or MODEL@ALIAS. MLflow's tags and metrics
     fill the list: `gate` recomputes what it decides on.
     """
-    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415 - `--help` stays fast
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - `--help` stays fast
+
+    from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
     from mlflow_adk_eval.runs.listed import listed_runs, runs_before  # noqa: PLC0415
 
     with store_at(tracking_uri) as store:
         rows = list(listed_runs(store.client, experiment, limit))
     if as_json:
-        print_json([{**asdict(row), "started": row.started.isoformat(), "not_scored": _missing(row)} for row in rows])
+        print_json([{**to_jsonable_python(row), "not_scored": _missing(row)} for row in rows])
         return
     if not rows:
         click.echo("no evaluation is logged here\nnext: mlflow-adk-eval init")

@@ -6,6 +6,7 @@ Anybody who may write to the MLflow store may change those. They are shown, and 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 2_000
 """As many runs are listed, the latest."""
+_YEARS = range(2000, 2101)
+_RATE = re.compile(r"production/(?:(.+)/)?pass_rate")
+Rates = tuple[float, float, float]
+"""A rate, and the ends of its 95% interval: itself where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,18 @@ class Number:
     def complete(self) -> bool:
         """Whether there is a mean, and nothing is missing behind it."""
         return self.mean is not None and self.missing == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Production:
+    """What a run says of the production traces that it scored."""
+
+    until: datetime | None
+    """The end of the time that it looked at; ``None``: nobody can read it."""
+    rates: Mapping[str, Rates]
+    """Pass rates among all conversations, by criterion; empty: the conversation passed."""
+    alarm: str
+    """A sentence; empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +94,10 @@ class RunRow:
     """Whether it has anchors (`runs.anchors`)."""
     tags: Mapping[str, str]
     """Those that people gave it."""
+    experiment: str
+    """The name; empty where only the run was read."""
+    production: Production | None
+    """``None``: it evaluated an eval set."""
 
     @property
     def passed(self) -> str:
@@ -90,8 +111,8 @@ class RunRow:
         return [name for name, number in self.criteria.items() if number.threshold is not None]
 
 
-def row_of(run: Any) -> RunRow:
-    """Return MLflow's entity of a run as a row of the list."""
+def row_of(run: Any, experiment: str = "") -> RunRow:
+    """Return MLflow's entity of a run, in the experiment of that name, as a row of the list."""
     tags, params, metrics = run.data.tags, run.data.params, run.data.metrics
     label = tags.get("adk_eval.agent_version", "")
     agent, _, version = label.partition("@")
@@ -131,7 +152,23 @@ def row_of(run: Any) -> RunRow:
         tokens=count("judge/tokens"),
         anchored=ANCHORS_PARAM in params,
         tags={name: value for name, value in tags.items() if not name.startswith(("mlflow.", "adk_eval."))},
+        experiment=experiment,
+        production=_production(params, known, tags) if "adk_eval.production" in params else None,
     )
+
+
+def _production(params: Mapping[str, str], known: Mapping[str, float], tags: Mapping[str, str]) -> Production:
+    """Return what a run says of production, without rates that are none and a time that this software cannot have met."""
+    rates: dict[str, Rates] = {}
+    for name, value in known.items():
+        if (found := _RATE.fullmatch(name)) and 0 <= value <= 1:
+            low, high = known.get(f"{name}_low", value), known.get(f"{name}_high", value)
+            rates[found[1] or ""] = (value, low, high) if 0 <= low <= value <= high <= 1 else (value, value, value)
+    until = None
+    with suppress(ValueError):
+        at = datetime.fromisoformat(params.get("adk_eval.production_to", ""))
+        until = at.replace(tzinfo=at.tzinfo or UTC) if at.year in _YEARS else None
+    return Production(until=until, rates=rates, alarm=tags.get("adk_eval.alarm", ""))
 
 
 def listed_runs(client: MlflowClient, experiment: str | None = None, most: int = MOST_RUNS) -> Iterator[RunRow]:
@@ -145,12 +182,14 @@ def listed_runs(client: MlflowClient, experiment: str | None = None, most: int =
     Raises:
         UsageError: if there is no such experiment.
     """
-    ids = [one.experiment_id for one in client.search_experiments() if experiment in (None, one.name, one.experiment_id)]
-    if not ids:
+    names = {one.experiment_id: one.name for one in client.search_experiments() if experiment in (None, one.name, one.experiment_id)}
+    if not names:
         raise UsageError(f"the MLflow store has no experiment {experiment!r}")
     wanted, order = "tags.`adk_eval.status` LIKE '%'", ["attributes.start_time DESC"]
-    found = every_page(lambda token: client.search_runs(ids, wanted, max_results=min(1_000, most), order_by=order, page_token=token))
-    yield from map(row_of, islice(found, most))
+    found = every_page(
+        lambda token: client.search_runs(list(names), wanted, max_results=min(1_000, most), order_by=order, page_token=token)
+    )
+    yield from (row_of(run, names.get(run.info.experiment_id, "")) for run in islice(found, most))
 
 
 def runs_before(row: RunRow, runs: Iterable[RunRow], *, passed: bool = False) -> Iterator[RunRow]:

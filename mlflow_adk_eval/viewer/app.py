@@ -34,6 +34,7 @@ from mlflow_adk_eval.viewer import one_run, pages
 from mlflow_adk_eval.viewer.comparing import MOST_AT_ONCE, MOST_COMPARED, compare_page, reading_page
 from mlflow_adk_eval.viewer.labelling import label_page, labelled, labelled_unit
 from mlflow_adk_eval.viewer.listing import runs_page
+from mlflow_adk_eval.viewer.production import production_page, sample_of, traces_of
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link
 from mlflow_adk_eval.viewer.registry import Registry
 from mlflow_adk_eval.viewer.store import OpenRun, RunStore
@@ -125,7 +126,7 @@ class Viewer:
         baseline = self.baseline() if query.get("view") == "matrix" else None
         against = self.store.open(baseline.run_id) if baseline and baseline.run_id != opened.row.run_id else None
         context = one_run.run_page(opened, query, Texts(self._secrets), against)
-        return self._of_run(request, "run.html.j2", opened, **context)
+        return self._of_run(request, "run.html.j2", opened, sample=sample_of(opened.sample), **context)
 
     def case(self, request: Request) -> Response:
         """Show one case run."""
@@ -134,8 +135,14 @@ class Viewer:
         return self._of_run(request, "one_case.html.j2", opened, **pages.case_page(opened, place, query, Texts(self._secrets)))
 
     def trend(self, request: Request) -> Response:
-        """Show the criteria over runs."""
-        return self.rendered(request, "trend.html.j2", "Trend", **trend_page(self.store.rows(), query_of(request)))
+        """Show the criteria over runs. Of production, a run says those of a sample, which are no trend."""
+        rows = [row for row in self.store.rows() if not row.production]
+        return self.rendered(request, "trend.html.j2", "Trend", **trend_page(rows, query_of(request)))
+
+    def production(self, request: Request) -> Response:
+        """Show production over time."""
+        context = production_page(self.store.rows(), query_of(request), self.store.registry())
+        return self.rendered(request, "production.html.j2", "Production", **context)
 
     def save(self, request: Request) -> Response:
         """Send a case as a file."""
@@ -205,6 +212,7 @@ class Viewer:
     def _of_run(self, request: Request, template: str, opened: OpenRun, **context: Any) -> Response:
         row = opened.row
         rows = self.store.rows(fresh=False)  # latest first
+        rows = [one for one in rows if not (one.production or row.production)]  # of which no two have a case in common
         registry = self.store.registry() or Registry()
         champion, baseline = registry.champion_of(row, rows), self.baseline()
         named = [(f"the {holder}", one) for holder, one in ([champion] if champion else [])]
@@ -218,6 +226,7 @@ class Viewer:
         given: dict[str, Any] = {
             "run": opened,
             "problems": opened.run.problems,
+            "traces": lambda case: traces_of(case, self.mlflow(row).rpartition("/runs/")[0]) if row.production else [],
             "mlflow": self.mlflow(row),
             "comparisons": [
                 *((f"Compare with {name}", link("/compare", ("run", one), ("run", row.run_id))) for name, one in against),
@@ -294,6 +303,7 @@ def application(store: RunStore, *, mlflow_url: str | None = None, labeller: str
         "/runs/{run_id}/case.evalset.json": viewer.save,
         "/compare": viewer.compare,
         "/trend": viewer.trend,
+        "/production": viewer.production,
     }
     routes: list[BaseRoute] = [Route(path, viewer.alone(page)) for path, page in shown.items()]
     routes += [Route("/components.css", styles), Mount("/static", StaticFiles(packages=[("mlflow_adk_eval.viewer", "static")]))]

@@ -136,7 +136,7 @@ _RUN_COLUMNS = (
         title="Cases passed",
         kind="number",
         value=lambda row: row.pass_rate,
-        cell=lambda row: (f"{row.pass_rate:.0%}", row.passed),
+        cell=lambda row: (f"{row.pass_rate:.0%}", row.passed + (" in the sample" if row.production else "")),
     ),
     _criterion_column("token_usage_v1", "Tokens per turn", lambda number: f"{number.mean or 0:,.0f} tokens", key="tokens"),
     _criterion_column("invocation_duration_v1", "Latency per turn", lambda number: seconds(number.mean or 0.0), key="seconds"),

@@ -16,6 +16,7 @@ from mlflow_adk_eval.report.html.report import case_views
 from mlflow_adk_eval.results.outcomes import CaseResult, explanation_of
 from mlflow_adk_eval.results.table import cell_at, row_verdict
 from mlflow_adk_eval.viewer.listing import lacking, missed, moment, parted, short
+from mlflow_adk_eval.viewer.production import rates_of, time_of
 from mlflow_adk_eval.viewer.query import BASE, BASELINE, Query, link, paged
 from mlflow_adk_eval.viewer.store import OpenRun
 
@@ -29,7 +30,7 @@ def templates() -> Environment:
     loaders = [PackageLoader("mlflow_adk_eval.viewer"), base.loader]
     found = base.overlay(loader=ChoiceLoader([loader for loader in loaders if loader]))
     functions: dict[str, Any] = {"link": link, "short": short, "moment": moment, "base": BASE.get, "baseline": BASELINE.get}
-    functions |= {"parted": parted, "lacking": lacking, "missed": missed, "quoted": shlex.quote}
+    functions |= {"parted": parted, "lacking": lacking, "missed": missed, "quoted": shlex.quote, "time_of": time_of, "rates_of": rates_of}
     filters: dict[str, Any] = {**functions, "hits": hits}
     found.filters.update(filters)
     found.globals.update(functions)  # pyright: ignore[reportCallIssue, reportArgumentType] - jinja2 types it by what it holds at first

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,16 +65,19 @@ class Registry:
 
         It was evaluated on the same eval set. Of several, one of the same agent counts, and of its runs the one on which it was promoted.
         """
-        finished = (one for one in rows if one.eval_set == row.eval_set and one.pass_rate is not None)
-        found = [(holder, one) for one in finished for holder in self.held_by(one)]
+        best = self.standing([one for one in rows if one.eval_set == row.eval_set and one.pass_rate is not None], row.agent)
+        return best if best and best[1].model_id != row.model_id else None
+
+    def standing(self, rows: Iterable[RunRow], agent: str) -> tuple[Holder, RunRow] | None:
+        """Return the champion among the versions that runs evaluated, and the run that stands for it, as `champion_of` does."""
+        found = [(holder, one) for one in rows for holder in self.held_by(one)]
 
         def rank(pair: tuple[Holder, RunRow]) -> tuple[Any, ...]:
             holder, one = pair
             promoted = any((note.verdict, note.alias) == ("passed", holder.alias) for note in self.noted.get(one.run_id, ()))
-            return holder.alias == CHAMPION, one.agent == row.agent, promoted, one.started
+            return holder.alias == CHAMPION, one.agent == agent, promoted, one.started
 
-        best = max(found, key=rank, default=None)
-        return best if best and best[1].model_id != row.model_id else None
+        return max(found, key=rank, default=None)
 
 
 def registry_of(client: Any) -> Registry:

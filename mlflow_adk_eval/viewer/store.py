@@ -19,6 +19,7 @@ from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.gating import drift as judging
 from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
+from mlflow_adk_eval.production.score import SAMPLE
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.report.findings import Causes, causes_of
 from mlflow_adk_eval.results.outcomes import CaseResult
@@ -57,6 +58,8 @@ class OpenRun:
     read_at: float = field(default_factory=time.time)
     labelling: tuple[JudgedRun, Labelling] | None = None
     """What judges decided, and what the person at the viewer has labelled of it, once that was asked for."""
+    sample: bytes | None = None
+    """What it says of the conversations that it drew from production; ``None``: nothing."""
 
     @property
     def report(self) -> Report:
@@ -245,7 +248,10 @@ class RunStore:
             run = examine(evidence)
             if not isinstance(run, ReadableRun):
                 raise TrackingError(f"run {run_id} cannot be shown: {'; '.join(run.problems[:3])}")
-            self._open[run_id] = OpenRun(row, run)
+            self._open[run_id] = opened = OpenRun(row, run)
+            if row.production:
+                with suppress(AdkEvalError), store_at(self.tracking_uri) as store:
+                    opened.sample = store.artifact(run_id, SAMPLE)
         return _latest(self._open, run_id)
 
     def is_open(self, run_id: str) -> bool:
