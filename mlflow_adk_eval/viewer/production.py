@@ -67,7 +67,8 @@ def traces_of(case: CaseResult, experiment: str) -> list[tuple[int, str, str]]:
         case: one of production.
         experiment: the address of the experiment in MLflow; empty where that is not known.
     """
-    ids = (re.match(r"tr-[0-9a-f]{32}\b", turn.invocation_id) for turn in case.actual or case.expected or ())
+    # An agent that failed has done less than users asked of it.
+    ids = (re.match(r"tr-[0-9a-f]{32}\b", turn.invocation_id) for turn in max(case.expected or (), case.actual, key=len))
     return [(turn, one[0], experiment and f"{experiment}/traces?selectedEvaluationId={one[0]}") for turn, one in enumerate(ids, 1) if one]
 
 

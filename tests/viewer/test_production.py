@@ -83,6 +83,7 @@ def test_an_alarm_leads_to_the_run_and_from_there_to_the_traces_that_failed(watc
     assert of_session == dict.fromkeys(("rude", "rude_again", "busy"), client.get_experiment_by_name(SCORED).experiment_id)
     assert {place for place, _ in linked} == set(of_session.values())
     assert len(linked) == 4
+    assert watched.text(f"/runs/{run}?verdict=undecided").count("Trace of turn 1 in MLflow") == 2
     case = watched.text(f"/runs/{run}/case?eval_id=rude_again&run_index=0")
     for number, turn in enumerate(case.split('id="turn-')[1:], 1):
         assert re.findall(r"Trace of turn (\d)", turn) == [str(number)]
