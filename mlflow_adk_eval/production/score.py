@@ -502,8 +502,8 @@ def _mark(client: MlflowClient, run_id: str, result: ScoredTraces, kind: str) ->
     }
     values: dict[str, float | None] = {}
     for name, rate in result.rates.items():
-        values |= {f"production/{name}/pass_rate" if name else "production/pass_rate": rate.value}
-        values |= {} if name else {"production/pass_rate_low": rate.low, "production/pass_rate_high": rate.high}
+        key = f"production/{name}/pass_rate" if name else "production/pass_rate"
+        values |= {key: rate.value, f"{key}_low": rate.low, f"{key}_high": rate.high}
     moment = int(time.time() * 1000)
     metrics = [Metric(name, value, moment, 0) for name, value in values.items() if value is not None]
     client.log_batch(run_id, metrics, [Param(name, value) for name, value in window.items()])
