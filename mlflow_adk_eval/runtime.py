@@ -38,15 +38,16 @@ T = TypeVar("T")
 
 
 @contextmanager
-def defaults(values: Mapping[str, str]) -> Generator[None, None, None]:
-    """Set environment variables within, except those that the user has set."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
+def environment(values: Mapping[str, str], *, unless_set: bool = False) -> Generator[None]:
+    """Set environment variables within; `unless_set`: except those that the user has set."""
+    before = {name: os.environ.get(name) for name in values if not unless_set or name not in os.environ}
+    os.environ.update({name: values[name] for name in before})
     try:
         yield
     finally:
-        for name in added:
+        for name, value in before.items():
             os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 def user_name() -> str:

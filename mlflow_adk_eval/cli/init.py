@@ -350,7 +350,7 @@ def _reviewed(eval_set: adk_eval.EvalSet, recorded: Collection[str], *, asks: bo
     from rich.text import Text  # noqa: PLC0415 - as above
 
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415
-    from mlflow_adk_eval.analysis.comparison.causes import call_text  # noqa: PLC0415
+    from mlflow_adk_eval.analysis.comparison.compare import call_text  # noqa: PLC0415
     from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
 

@@ -3,7 +3,7 @@
 How a decision flows, and which file does which step:
 
 1. **run → evidence**: `registry` brings what a run holds into a folder (`runs.files`); `runs.manifest` checks its state and the hashes of
-   its artifacts; `runs.stored_run` reads them part by part, and `runs.checked_cells` the rows of each part; `runs.examined` puts it together as an
+   its artifacts; `runs.stored_run` reads them part by part; `runs.examined` checks the rows of each part, and puts it together as an
    `ExaminedRun`. A run is examined once, and everything after takes that. Scores stay in memory; `StoredCases` reads turns where a page shows them.
 2. **policy**: `policy.load` reads what is demanded, `policy.model` is what it may say.
 3. **baseline**: where rules compare, `promotion.baseline_search` finds the champion's run, and `rules.comparable` says whether it is about the same

@@ -44,51 +44,32 @@ _CI = (
 """What GitHub Actions and GitLab say of a job; none of it is secret."""
 
 
-def evaluation_statement(  # noqa: PLR0913 - all that is attested
-    *,
-    run_id: str,
-    experiment_id: str,
-    model_id: str,
-    agent: Mapping[str, Any],
-    eval_set_id: str,
-    parameters: Mapping[str, str],
-    manifest_sha256: str,
-    verdict: str,
-    status: str,
-    metrics: Mapping[str, float],
-    started_ms: int,
+def evaluation_statement(
+    run: Mapping[str, str], *, agent: Mapping[str, Any], materials: Mapping[str, Any], result: Mapping[str, Any], started_ms: int
 ) -> Statement:
     """Return the statement about an evaluation that has just ended.
 
     Args:
-        run_id: the run.
-        experiment_id: its experiment.
-        model_id: the LoggedModel that it evaluated.
+        run: its ``run_id``, its ``experiment_id``, and the ``model_id`` of the LoggedModel that it evaluated.
         agent: ``name``, ``version`` (what people call it), ``source`` (in words), ``source_sha256`` and ``git_commit``, each ``None`` if
             unknown, ``models`` and ``git_dirty``.
-        eval_set_id: the eval set.
-        parameters: all of the run, as MLflow has them.
-        manifest_sha256: the hash of its manifest.
-        verdict: what it came to.
-        status: how it ended.
-        metrics: its metrics.
+        materials: ``eval_set_id`` and all ``parameters`` of the run, as MLflow has them.
+        result: ``manifest_sha256``, ``status``, ``verdict`` and ``metrics`` of the run.
         started_ms: when it began, in milliseconds since 1970.
     """
     secrets = secrets_of()
     ci = {name: redacted(without_credentials(value), secrets) for name in _CI if (value := os.environ.get(name))}
     predicate = {
-        "run_id": run_id,
-        "experiment_id": experiment_id,
-        "model_id": model_id,
-        "agent": dict(agent),
-        "materials": {"eval_set_id": eval_set_id, "parameters": dict(parameters)},
+        **run,
+        "agent": agent,
+        "materials": materials,
         "environment": {"python": platform.python_version(), "system": platform.system(), "machine": platform.machine(), "ci": ci},
-        "result": {"manifest_sha256": manifest_sha256, "status": status, "verdict": verdict, "metrics": dict(metrics)},
+        "result": result,
         "started_at": datetime.fromtimestamp(started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds"),
         "finished_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
     source = {f"agent:{agent['name']}": str(agent["source_sha256"])} if agent["source_sha256"] else {}
-    subjects = {f"{FOLDER}/{MANIFEST}": manifest_sha256} | source
+    subjects = {f"{FOLDER}/{MANIFEST}": result["manifest_sha256"]} | source
     return Statement(subjects=subjects, predicate_type=EVALUATION, predicate=predicate)
 
 

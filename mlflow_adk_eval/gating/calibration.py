@@ -25,8 +25,7 @@ from mlflow_adk_eval.analysis.calibration.calibration import (
     outcomes_of,
     settings_sha256,
 )
-from mlflow_adk_eval.analysis.calibration.labels import PLACE, JudgeDecision, Label, LabelError, Opinion, Unit, Units
-from mlflow_adk_eval.analysis.calibration.sampling import CellSample
+from mlflow_adk_eval.analysis.calibration.labels import PLACE, CellSample, JudgeDecision, Label, LabelError, Opinion, Unit, Units
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import TRAJECTORY, WORTH, rubrics_of_conversation, rubrics_of_turn, turns_of

@@ -38,20 +38,7 @@ from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
 from mlflow_adk_eval.runs.files import StoredFiles, files_in, new_folder
 from mlflow_adk_eval.runs.manifest import FOLDER, GATE_FOLDER, MANIFEST, Evidence
 from mlflow_adk_eval.signing.keys import ENVELOPE, PAYLOAD_TYPE, Signer, Verifier
-from mlflow_adk_eval.store.reaching import (
-    DECIDING,
-    beside_others,
-    check_there,
-    clock_of,
-    created_experiment,
-    created_once,
-    every_page,
-    existing,
-    is_denied,
-    opened,
-    reaching_mlflow,
-    unless_absent,
-)
+from mlflow_adk_eval.store import reaching
 from mlflow_adk_eval.text import for_mlflow
 
 if TYPE_CHECKING:
@@ -103,7 +90,7 @@ def store_at(
     Raises:
         TrackingError: if MLflow cannot be reached, or refuses.
     """
-    with reaching_mlflow("MLflow could not be queried", DECIDING):
+    with reaching.reaching_mlflow("MLflow could not be queried", reaching.DECIDING):
         yield MlflowStore(tracking_uri, registry_uri, **trust)
 
 
@@ -120,9 +107,9 @@ class MlflowStore:
         from mlflow import MlflowClient, get_tracking_uri  # noqa: PLC0415 - seconds, which only users of MLflow should pay
 
         uri = tracking_uri or get_tracking_uri()
-        check_there(uri)
-        self.client = opened(uri, lambda: MlflowClient(tracking_uri, registry_uri))
-        self.clock = clock_of(uri)
+        reaching.check_there(uri)
+        self.client = reaching.opened(uri, lambda: MlflowClient(tracking_uri, registry_uri))
+        self.clock = reaching.clock_of(uri)
         """By which waivers and ages are reckoned and records are dated; claims have that of `now`."""
         self.signer = trust.get("signer")
         self.verifier = trust.get("verifier") or (self.signer.verifier if self.signer else None)
@@ -143,7 +130,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such run.
         """
-        with existing(f"run {run_id!r}"):
+        with reaching.existing(f"run {run_id!r}"):
             run = self.client.get_run(run_id)
         self._experiments[run_id] = run.info.experiment_id
         folders = {entry.path for entry in self._artifacts(run_id).list_artifacts()}
@@ -158,7 +145,7 @@ class MlflowStore:
         attestation = self.artifact(run_id, EVALUATION_PATH, BUNDLE_PATH) if GATE_FOLDER in folders else None
         model_params: dict[str, str] = {}
         if attestation is not None and (model_id := run.data.params.get("adk_eval.model_id")):
-            with unless_absent():  # which the check of the attestation finds
+            with reaching.unless_absent():  # which the check of the attestation finds
                 model_params = dict(self.client.get_logged_model(model_id).params)
         return Evidence(
             run_id=run_id,
@@ -229,7 +216,7 @@ class MlflowStore:
             UsageError: if there is no such run.
             OSError: if it did not come in the size that MLflow says it has.
         """
-        with existing(f"run {run_id!r}"):
+        with reaching.existing(f"run {run_id!r}"):
             listed = self._artifacts(run_id).list_artifacts(path.rpartition("/")[0])
         there = next((found for wanted in (path, *others) for found in listed if found.path == wanted), None)
         if there is None:
@@ -277,7 +264,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such run.
         """
-        with existing(f"run {run_id!r}"):
+        with reaching.existing(f"run {run_id!r}"):
             return str(self.client.get_run(run_id).info.lifecycle_stage)
 
     def evaluations(self, model_id: str, digest: str, *, beside: str = "") -> list[str]:
@@ -304,7 +291,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such model.
         """
-        with existing(f"the registered model {name!r}"):
+        with reaching.existing(f"the registered model {name!r}"):
             found = self.client.get_registered_model(name)
         return RegisteredModel(int(found.creation_timestamp or 0), {alias: str(version) for alias, version in found.aliases.items()})
 
@@ -315,7 +302,7 @@ class MlflowStore:
             UsageError: if there is no such version.
         """
         model = model or self.model(name)
-        with existing(f"version {version} of the registered model {name!r}"):
+        with reaching.existing(f"version {version} of the registered model {name!r}"):
             found = self.client.get_model_version(name, version)
         created_ms = int(found.creation_timestamp or 0)
         known = VersionId(number=version, source=found.source or "", created_ms=created_ms, model_created_ms=model.created_ms)
@@ -328,7 +315,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with existing(str(target)):
+        with reaching.existing(str(target)):
             return dict(self.client.get_model_version(target.name, target.version).tags)
 
     def holder(self, name: str, alias: str, model: RegisteredModel | None = None) -> VersionId | None:
@@ -360,7 +347,7 @@ class MlflowStore:
 
     def models(self) -> list[str]:
         """Return the names of all registered models."""
-        models = every_page(lambda token: self.client.search_registered_models(max_results=100, page_token=token))
+        models = reaching.every_page(lambda token: self.client.search_registered_models(max_results=100, page_token=token))
         return [str(model.name) for model in models]
 
     def claims(self, name: str) -> ClaimParams:
@@ -442,7 +429,7 @@ class MlflowStore:
         try:
             yield
         except Exception as error:
-            if not is_denied(error):
+            if not reaching.is_denied(error):
                 raise
             what = f"the registered model {key!r}"
             if kind == "experiment":
@@ -468,7 +455,7 @@ class MlflowStore:
         # The runs that are known to hold claims, whatever the experiments that they are in are called by now. They are looked up first,
         # since others may be making one: the name comes before the tags. A tag that was emptied tells, too.
         known: set[str] = set()
-        with unless_absent():
+        with reaching.unless_absent():
             if tagged := self.client.get_registered_model(model).tags.get(_CLAIMS_RUN):
                 known.add(str(tagged))
         experiments = self.client.search_experiments(ViewType.ALL, filter_string=f"tags.`{_CLAIMS_MODEL}` = '{_digest(model)}'")
@@ -500,7 +487,7 @@ class MlflowStore:
             raise ClaimLogError(f"{what} was deleted; restore it: mlflow experiments restore --experiment-id {experiment.experiment_id}")
         run_id = experiment.tags.get(_CLAIMS_RUN, "")
         try:
-            with existing(f"run {run_id!r}"):
+            with reaching.existing(f"run {run_id!r}"):
                 run = self.client.get_run(run_id)
         except UsageError:
             raise ClaimLogError(f"{what} has no run {run_id!r}, although its tag {_CLAIMS_RUN} names that run") from None
@@ -513,18 +500,14 @@ class MlflowStore:
         from mlflow.exceptions import MlflowException  # noqa: PLC0415 - as above
 
         name = claims_experiment(model)
-        aside = created_experiment(self.client, f"{name}/{uuid.uuid4().hex}")
+        aside = reaching.created_experiment(self.client, f"{name}/{uuid.uuid4().hex}")
         started_ms = int(self.clock().timestamp() * 1000)
 
-        def discard(twin: Run) -> None:
-            with unless_absent():
-                self.client.delete_run(twin.info.run_id)
-
         try:
-            run = created_once(
+            run = reaching.created_once(
                 lambda: self.client.create_run(aside, start_time=started_ms, run_name="promotions (claim log)"),
                 lambda: list(self.client.search_runs([aside])),
-                discard,
+                lambda twin: self.client.delete_run(twin.info.run_id),
             )
             run_id = str(run.info.run_id)
             self.client.update_run(run_id, "FINISHED")  # `set_terminated` would print where it can be looked at
@@ -544,7 +527,7 @@ class MlflowStore:
         if found is None:
             raise failure or OSError(f"the experiment {name!r} was created but is missing")
         if found.experiment_id != aside:
-            with unless_absent():
+            with reaching.unless_absent():
                 self.client.delete_experiment(aside)
         else:  # only now, since those that were deleted must not look like a claim log that somebody hid
             self.client.set_experiment_tag(aside, _CLAIMS_MODEL, _digest(model))
@@ -580,9 +563,9 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with self._permitted("registered_model", target.name, "promote its versions"), existing(str(target)):
+        with self._permitted("registered_model", target.name, "promote its versions"), reaching.existing(str(target)):
             for key, value in tags.items():
-                beside_others(partial(self.client.set_model_version_tag, target.name, target.version, key, value))
+                reaching.beside_others(partial(self.client.set_model_version_tag, target.name, target.version, key, value))
 
     def describe(self, record: Record) -> None:
         """Write a decision into the description of its version, for people; nothing reads it.
@@ -591,7 +574,7 @@ class MlflowStore:
             UsageError: if there is no such version or run.
         """
         target = record.target
-        with existing(str(target)):
+        with reaching.existing(str(target)):
             experiment_id = self.experiment_of(record.decision.run_id)
             before = self.client.get_model_version(target.name, target.version).description or ""
             self.client.update_model_version(target.name, target.version, record.description(experiment_id, before))
@@ -602,7 +585,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with existing(str(target)):
+        with reaching.existing(str(target)):
             self.client.delete_model_version_tag(target.name, target.version, key)
 
     def set_alias(self, target: Target) -> None:
@@ -611,7 +594,7 @@ class MlflowStore:
         Raises:
             UsageError: if there is no such version.
         """
-        with self._permitted("registered_model", target.name, "promote its versions"), existing(str(target)):
+        with self._permitted("registered_model", target.name, "promote its versions"), reaching.existing(str(target)):
             self.client.set_registered_model_alias(target.name, target.alias, target.version)
 
 

@@ -14,8 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mlflow_adk_eval.analysis.stats.intervals import Interval, mean_interval
 from mlflow_adk_eval.evalset.conversation import REPLAYED, Ending, EndReason, Injection, InjectionKind
@@ -229,26 +228,22 @@ def format_injections(injections: Sequence[Injection]) -> str:
     return f"The tool environment answered or delayed {counted(len(injections), 'call')}: {what}; by tool: {named}{others}"
 
 
-@dataclass(frozen=True, slots=True)
-class PassHatLine:
+class PassHatLine(NamedTuple):
     """Pass^k over all cases."""
 
     k: int
     mean: float
     interval: Interval | None
-
-    @property
-    def bounds(self) -> str:
-        """The interval as text; empty where there is none."""
-        return f"{self.interval[0]:.1%} to {self.interval[1]:.1%}" if self.interval else ""
+    bounds: str
+    """The interval as text; empty where there is none."""
 
 
 def pass_hat_lines(repeats: Repeats) -> Iterator[PassHatLine]:
     """Yield pass^k for each `k` that is shown, with its interval by case; nothing without cases."""
     for k in repeats.ks:
-        chance = repeats.pass_hat(k)
+        chance, interval = repeats.pass_hat(k), mean_interval({case.eval_id: [case.pass_hat(k)] for case in repeats.cases})
         if chance is not None:
-            yield PassHatLine(k, chance, mean_interval(repeats.pass_hats(k)))
+            yield PassHatLine(k, chance, interval, f"{interval[0]:.1%} to {interval[1]:.1%}" if interval else "")
 
 
 SPREAD_HEADINGS = ("criterion", "lowest run", "highest run", "between runs", "within a case", "between cases", "cases")

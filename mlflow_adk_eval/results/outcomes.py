@@ -53,8 +53,7 @@ class Scored:
     def __post_init__(self) -> None:
         """Refuse a score that is no number."""
         if not math.isfinite(self.score):
-            msg = f"a score must be a finite number, not {self.score!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a score must be a finite number, not {self.score!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,15 +253,15 @@ class LazySequence(Sequence[T]):
 
 
 class Stored(LazySequence[T]):
-    """A sequence of known length that is read when somebody looks into it."""
+    """A sequence that is read when somebody looks into it."""
 
-    def __init__(self, length: int, read: Callable[[], Sequence[T]]) -> None:
-        """Take the length, and what reads the items."""
+    def __init__(self, length: int | None, read: Callable[[], Sequence[T]]) -> None:
+        """Take the length, if it is known without reading, and what reads the items."""
         self._length, self._read = length, read
 
     def __len__(self) -> int:
-        """Return the length, without reading."""
-        return self._length
+        """Return the length, without reading where it is known."""
+        return len(self._read()) if self._length is None else self._length
 
     def at(self, place: int) -> T:
         """Return an item."""
@@ -274,7 +273,7 @@ class Stored(LazySequence[T]):
 
     def __repr__(self) -> str:
         """Return the length; the items may be on disk."""
-        return f"<{self._length} stored>"
+        return f"<{len(self)} stored>"
 
 
 class StoredCells(Stored["Outcome | None"]):

@@ -14,7 +14,6 @@ from typing import Any
 
 from mlflow_adk_eval.results.outcomes import VERDICTS, CaseResult, Verdict, mean
 
-_PAIR = 2
 _MOST_KS = 8
 
 
@@ -31,8 +30,7 @@ def pass_hat(runs: int, passed: int, k: int) -> float:
     (0.75, 0.5, 0.0)
     """
     if not 1 <= k <= runs:
-        msg = f"k={k!r}: wanted a whole number from 1 to the number of runs, {runs}"
-        raise ValueError(msg)
+        raise ValueError(f"k={k!r}: wanted a whole number from 1 to the number of runs, {runs}")
     return math.comb(passed, k) / math.comb(runs, k)
 
 
@@ -89,9 +87,9 @@ class CaseRepeats:
     @property
     def disagreement(self) -> float:
         """The chance that two of the runs, taken at random, came to different verdicts: 0 where all agree."""
-        if self.runs < _PAIR:
+        if self.runs <= 1:
             return 0.0
-        return 1 - sum(math.comb(count, _PAIR) for count in Counter(self.verdicts).values()) / math.comb(self.runs, _PAIR)
+        return 1 - sum(math.comb(count, 2) for count in Counter(self.verdicts).values()) / math.comb(self.runs, 2)
 
     @property
     def summary(self) -> str:
@@ -142,7 +140,7 @@ class CriterionRepeats:
     @property
     def run_std(self) -> float | None:
         """The standard deviation of the runs' means."""
-        return math.sqrt(variance(self.run_means)) if len(self.run_means) >= _PAIR else None
+        return math.sqrt(variance(self.run_means)) if len(self.run_means) > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +157,6 @@ class Repeats:
     def ks(self) -> tuple[int, ...]:
         """The numbers for which pass^k is shown: the first eight, and that of all runs."""
         return (*range(1, min(self.num_runs, _MOST_KS) + 1), *([self.num_runs] if self.num_runs > _MOST_KS else []))
-
-    def pass_hats(self, k: int) -> dict[str, list[float]]:
-        """Return pass^k by case, as `mean_interval` takes it."""
-        return {case.eval_id: [case.pass_hat(k)] for case in self.cases}
 
     def pass_hat(self, k: int) -> float | None:
         """Return the mean of pass^k over the cases; ``None`` without cases."""
@@ -206,9 +200,9 @@ def _case(eval_id: str, runs: Sequence[CaseResult | None]) -> CaseRepeats:
 def _criterion(name: str, cases: Sequence[CaseRepeats], *, decides: bool) -> CriterionRepeats:
     planned = [case for case in cases if name in case.scores]
     complete = [known for case in planned if len(known := case.known(name)) == case.runs]
-    within = mean(map(variance, complete)) if complete and len(complete[0]) >= _PAIR else None
+    within = mean(map(variance, complete)) if complete and len(complete[0]) > 1 else None
     between = None
-    if within is not None and len(complete) >= _PAIR:  # the component of the cases in a one-way analysis of variance with random effects
+    if within is not None and len(complete) > 1:  # the component of the cases in a one-way analysis of variance with random effects
         between = max(0.0, variance([mean(scores) for scores in complete]) - within / len(complete[0]))
     return CriterionRepeats(
         criterion=name,
@@ -231,7 +225,7 @@ def table_of_repeats(repeats: Repeats) -> tuple[tuple[str, ...], list[tuple[Any,
         row += map(case.pass_hat, repeats.ks)
         for name in repeats.criteria:
             known = case.known(name)
-            deviation = math.sqrt(variance(known)) if len(known) >= _PAIR else None
+            deviation = math.sqrt(variance(known)) if len(known) > 1 else None
             row += (mean(known) if known else None, deviation, *(case.score_range(name) or (None, None)))
         rows.append(tuple(row))
     return tuple(columns), rows

@@ -20,20 +20,7 @@ from pydantic_core import to_jsonable_python
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import Invocation
-from mlflow_adk_eval.results.outcomes import (
-    CaseResult,
-    CriterionResult,
-    Outcome,
-    Scored,
-    Verdict,
-    Vote,
-    case_outcome,
-    explanation_of,
-    grouped,
-    mean,
-    reason_of,
-    status_of,
-)
+from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.repeats import Repeats, table_of_repeats
 
 if TYPE_CHECKING:
@@ -76,7 +63,7 @@ class Table:
         return text.encode("utf-8", "strict" if strict else "replace").decode()
 
 
-def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
+def table_of(cases: Sequence[outcomes.CaseResult], criteria: Sequence[str]) -> Table:
     """Return every cell of these cases, one row per invocation; a case without turns has one row.
 
     Args:
@@ -88,7 +75,7 @@ def table_of(cases: Sequence[CaseResult], criteria: Sequence[str]) -> Table:
         result.criterion
         for case in cases
         for result in case.results
-        if isinstance(result.overall, Scored) and result.overall != case_outcome(result.per_invocation)
+        if isinstance(result.overall, outcomes.Scored) and result.overall != outcomes.case_outcome(result.per_invocation)
     }
     columns = [*LEAD, *CONTENT]
     for name in criteria:
@@ -108,7 +95,9 @@ def key_of(eval_id: str, invocation_index: int, run_index: int) -> str:
     return f"{eval_id} #{invocation_index + 1}" + (f" run {run_index + 1}" if run_index else "")
 
 
-def _rows(case: CaseResult, criteria: Sequence[str], own_scores: Container[str], course: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def _rows(
+    case: outcomes.CaseResult, criteria: Sequence[str], own_scores: Container[str], course: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
     results, conversation, turns = {result.criterion: result for result in case.results}, case.conversation, case.rows
     for index in range(turns):
         error = conversation.error if index >= min(len(conversation.actual), turns - 1) else ""
@@ -125,7 +114,11 @@ def _rows(case: CaseResult, criteria: Sequence[str], own_scores: Container[str],
         for name in criteria:
             result = results.get(name)
             cell = cell_at(result, index) if result else None
-            row += (cell.score if isinstance(cell, Scored) else None, cell and status_of(cell), cell and explanation_of(cell))
+            row += (
+                cell.score if isinstance(cell, outcomes.Scored) else None,
+                cell and outcomes.status_of(cell),
+                cell and outcomes.explanation_of(cell),
+            )
             if name in own_scores:
                 row.append(result.score if result and index == turns - 1 else None)
         here = "; ".join(f"{injection.tool}: {injection}" for injection in case.injections if injection.invocation_index == index)
@@ -134,7 +127,7 @@ def _rows(case: CaseResult, criteria: Sequence[str], own_scores: Container[str],
         yield (*row, error, case.eval_id, case.run_index, index, *(happened[name] for name in course))
 
 
-def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | None:
+def row_verdict(results: Iterable[outcomes.CriterionResult], index: int) -> outcomes.Verdict | None:
     """Return what the deciding cells of one invocation come to; ``None`` where none was planned."""
     reached = [result.reached(cell) for result in results if result.decides and (cell := cell_at(result, index)) is not None]
     if not reached:
@@ -144,7 +137,7 @@ def row_verdict(results: Iterable[CriterionResult], index: int) -> Verdict | Non
     return "undecided" if None in reached else "passed"
 
 
-def cell_at(result: CriterionResult, index: int) -> Outcome | None:
+def cell_at(result: outcomes.CriterionResult, index: int) -> outcomes.Outcome | None:
     """Return the outcome of one invocation; ``None`` where none was planned."""
     return result.per_invocation[index] if index < len(result.per_invocation) else None
 
@@ -162,14 +155,14 @@ def as_json(value: Any) -> Any:
 
 
 _DTYPES = {"str": "string", "int": "int64", "int | None": "Int64", "float": "float64", "float | None": "Float64", "bool": "bool"}
-VOTE_COLUMNS: Mapping[str, str] = {each.name: _DTYPES.get(str(each.type), "string") for each in fields(Vote)}
+VOTE_COLUMNS: Mapping[str, str] = {each.name: _DTYPES.get(str(each.type), "string") for each in fields(outcomes.Vote)}
 """The columns of votes, with pandas' type for it in a file; those with a capital letter, and texts, may be missing."""
 _CELL = ("score", "status", "threshold", "passed", "rationale", "error")
 
 Row = tuple[Any, ...]
 
 
-def frame_of(results: Sequence[CaseResult], rows: str, repeats: Repeats | None) -> pd.DataFrame:
+def frame_of(results: Sequence[outcomes.CaseResult], rows: str, repeats: Repeats | None) -> pd.DataFrame:
     """Return a frame with one row per case run, invocation, vote or case, and criterion.
 
     Args:
@@ -201,7 +194,9 @@ def frame_of(results: Sequence[CaseResult], rows: str, repeats: Repeats | None) 
         ]
     elif rows == "pooled":
         columns = ("eval_id", "criterion", "threshold", "score", "runs", "scored", "missing")
-        values = [(*key, *_pooled(runs)) for key, runs in grouped(((case.eval_id, one.criterion), one) for case, one in pairs).items()]
+        values = [
+            (*key, *_pooled(runs)) for key, runs in outcomes.grouped(((case.eval_id, one.criterion), one) for case, one in pairs).items()
+        ]
     else:
         raise UsageError(f"to_frame({rows!r}): wanted one of cases, invocations, votes, repeats, pooled")
     # pandas takes no half of a surrogate pair, which a reason may quote from an agent's answer.
@@ -210,17 +205,17 @@ def frame_of(results: Sequence[CaseResult], rows: str, repeats: Repeats | None) 
     return frame.astype({"score": "float64"}) if "score" in columns else frame
 
 
-def _pooled(runs: Sequence[CriterionResult]) -> Row:
+def _pooled(runs: Sequence[outcomes.CriterionResult]) -> Row:
     """Return what the runs of a case come to as ADK counts them: the mean over all turns of all runs, as far as they have a score."""
-    scores = [cell.score for one in runs for cell in one.per_invocation if isinstance(cell, Scored)]
+    scores = [cell.score for one in runs for cell in one.per_invocation if isinstance(cell, outcomes.Scored)]
     score = runs[0].score if len(runs) == 1 else None  # which need not be the mean of its turns
-    pooled = mean(scores) if score is None and scores else score
+    pooled = outcomes.mean(scores) if score is None and scores else score
     return runs[0].threshold, pooled, len(runs), len(scores), sum(one.counts.errored + one.counts.skipped for one in runs)
 
 
-def _cell_values(result: CriterionResult, outcome: Outcome) -> Row:
-    score, rationale = (outcome.score, outcome.rationale) if isinstance(outcome, Scored) else (None, "")
-    return score, status_of(outcome), result.threshold, result.reached(outcome), rationale, reason_of(outcome)
+def _cell_values(result: outcomes.CriterionResult, outcome: outcomes.Outcome) -> Row:
+    score, rationale = (outcome.score, outcome.rationale) if isinstance(outcome, outcomes.Scored) else (None, "")
+    return score, outcomes.status_of(outcome), result.threshold, result.reached(outcome), rationale, outcomes.reason_of(outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,20 +247,20 @@ class ItemResult:
         return ", ".join(f"{label} {count}" for label, count in self.tally.items())
 
 
-def votes_by_turn(votes: Iterable[Vote]) -> dict[int, list[Vote]]:
+def votes_by_turn(votes: Iterable[outcomes.Vote]) -> dict[int, list[outcomes.Vote]]:
     """Return the votes on each turn, by its index."""
-    return grouped((vote.invocation_index, vote) for vote in votes)
+    return outcomes.grouped((vote.invocation_index, vote) for vote in votes)
 
 
-def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]:
+def item_results(cell: outcomes.Outcome, votes: Sequence[outcomes.Vote]) -> tuple[ItemResult, ...]:
     """Return what the votes came to on each item of a cell, in the order of its details; without a verdict, what the votes say.
 
     Args:
         cell: the outcome, in whose details each item stands as an object that has its ``votes``, or an ``id`` and a ``verdict``.
         votes: those on this cell.
     """
-    recorded = dict(_recorded(None, cell.details)) if isinstance(cell, Scored) else {}
-    by_item = grouped((vote.rubric_id, vote) for vote in votes)
+    recorded = dict(_recorded(None, cell.details)) if isinstance(cell, outcomes.Scored) else {}
+    by_item = outcomes.grouped((vote.rubric_id, vote) for vote in votes)
     results: list[ItemResult] = []
     for item in dict.fromkeys((*recorded, *by_item)):
         record, cast = recorded.get(item, {}), by_item.get(item, ())
@@ -278,7 +273,7 @@ def item_results(cell: Outcome, votes: Sequence[Vote]) -> tuple[ItemResult, ...]
                 tally=dict(Counter(vote.verdict for vote in cast if vote.verdict is not None).most_common()),
                 dissent=tuple(map(str, record.get("dissent", ()))),
                 errors=errors,
-                settled=item in recorded or (isinstance(cell, Scored) and not errors),
+                settled=item in recorded or (isinstance(cell, outcomes.Scored) and not errors),
             )
         )
     return tuple(results)

@@ -203,12 +203,8 @@ def _answer(vote: Vote) -> tuple[str, int, str, str, float]:
 
 def values_of(votes: Iterable[Vote], config: EvalConfig) -> dict[str | None, list[float]]:
     """Return the values of votes on a cell, from 0 to 1, by what was voted on. Votes without a verdict have none."""
-    values: dict[str | None, list[float]] = {}
-    for vote in votes:
-        if vote.value is not None and isfinite(vote.value):
-            low, high = config.bounds(vote.criterion)
-            values.setdefault(vote.rubric_id, []).append(min(max((vote.value - low) / (high - low), 0.0), 1.0))
-    return values
+    cast = ((vote.rubric_id, vote.value, *config.bounds(vote.criterion)) for vote in votes if vote.value is not None)
+    return grouped((item, min(max((value - low) / (high - low), 0.0), 1.0)) for item, value, low, high in cast if isfinite(value))
 
 
 def anchor_of(cell: EarlierCell, votes: Sequence[Vote], config: EvalConfig, evaluation: str) -> Anchor | None:

@@ -22,14 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical_json
 from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.redact import secret_values
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Cases, CasesInMemory
-from mlflow_adk_eval.runs.files import file_sha256, files_in, linked, new_folder
+from mlflow_adk_eval.runs.files import file_sha256, files_in, linked, new_folder, replaced
 from mlflow_adk_eval.runs.parts import CASES, PART_FOLDERS, PART_TURNS, Cleaner, Part, PartWriter, WrittenPart, cleaned
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun
 
@@ -86,7 +85,6 @@ class InParts(Collector):
             eval_ids: the ids of the cases, if they are in memory anyway, so that there is no second copy of each.
             kept: where parts that have ended are kept until they are forgotten; ``None``: nowhere.
         """
-        super().__init__()
         self.folder = new_folder()
         self.files = files_in(self.folder, growing=True, temporary=self.folder)
         self.criteria, self._clean = tuple(criteria), clean
@@ -202,9 +200,10 @@ class KeptParts:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             names = {folder: part.name(folder) for folder in PART_FOLDERS if (written / part.name(folder)).exists()}
             for name in names.values():
-                _replace(self._folder / name, partial(linked, str(written / name)))
+                (self._folder / name).parent.mkdir(exist_ok=True)
+                replaced(self._folder / name, partial(linked, written / name))
             listed = KeptPart(part, texts, {folder: file_sha256(self._folder / name) for folder, name in names.items()})
-            _replace(self._listed(part.number), lambda path: Path(path).write_text(json.dumps(asdict(listed)), "utf-8"))
+            replaced(self._listed(part.number), lambda path: path.write_text(json.dumps(asdict(listed)), "utf-8"))
         except OSError as error:
             self._failed = True
             _logger.warning("no more finished parts are saved for a resumed evaluation: %s", error)
@@ -247,11 +246,3 @@ def _add(digest: Any, texts: CaseTexts) -> None:
         content = text.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8))
         digest.update(content)
-
-
-def _replace(target: Path, write: Callable[[str], object]) -> None:
-    """Write a file that is either whole or not there."""
-    target.parent.mkdir(exist_ok=True)
-    unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
-    write(str(unfinished))
-    unfinished.replace(target)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
 
 from mlflow_adk_eval.errors import InputError, Problem
 
@@ -117,12 +118,22 @@ def new_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="adk_eval_"))
 
 
-def linked(source: str, target: str) -> None:
+def linked(source: str | Path, target: str | Path) -> None:
     """Make a file the same as another one, without a copy where that can be."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without links
         shutil.copyfile(source, target)
+
+
+def replaced(target: Path, write: Callable[[Path], object]) -> None:
+    """Have a file written that is either whole or not there."""
+    unfinished = target.with_name(f"{target.name}.{uuid4().hex}")
+    try:
+        write(unfinished)
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 Kind = Literal["text", "whole number", "number", "truth"]

@@ -1,7 +1,7 @@
 """A run as it is stored, and the one door to what it holds: its cases, what the agent did, cells and votes, and the results that these come to.
 
 `open_run` verifies that a run's artifacts are those that its parameter vouches for, and gives back a `StoredRun`. That reads one part at a time, a
-`StoredPart`. Who must not believe what stands there, as the gate, reads the results by a `checked_cells.TableReader`; `StoredPart.results` is for
+`StoredPart`. Who must not believe what stands there, as the gate, reads the results by a `examined.TableReader`; `StoredPart.results` is for
 parts that this package has written itself.
 
 `StoredCases` is a sequence of `CaseResult` like any tuple of them. Case scores, verdicts and the numbers of scored, skipped and failed cells are in
@@ -26,25 +26,7 @@ from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedRun, conversation_of
 from mlflow_adk_eval.evalset.models import CasesElsewhere, EvalCase, EvalSet, Invocation
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.results.outcomes import (
-    CaseResult,
-    CellCounts,
-    CriterionResult,
-    Errored,
-    LazySequence,
-    Outcome,
-    PlannedCriterion,
-    Scored,
-    Skipped,
-    Stored,
-    StoredCells,
-    StoredResults,
-    Tally,
-    Verdict,
-    Vote,
-    case_outcome,
-    grouped,
-)
+from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runs.files import Kinds, read_columns
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence, Manifest, integrity_problems, read_manifest
@@ -123,11 +105,11 @@ class StoredPart:
         return columns
 
     @cached_property
-    def votes(self) -> dict[tuple[str, int, str], list[Vote]]:
+    def votes(self) -> dict[tuple[str, int, str], list[outcomes.Vote]]:
         """The votes by eval id, run and criterion; none where no judge decides."""
         content = self.files.get(self.part.name(VOTES))
         votes = () if content is None else parse_votes(content, self.name(VOTES), rows=self.part.votes)
-        return grouped(((vote.eval_id, vote.run_index, vote.criterion), vote) for vote in votes)
+        return outcomes.grouped(((vote.eval_id, vote.run_index, vote.criterion), vote) for vote in votes)
 
     def case(self, index: int) -> EvalCase:
         """Return a case by its place within the part.
@@ -155,7 +137,7 @@ class StoredPart:
                 self._last_turns[:] = [(index, self.case(index).conversation or ())]
             return self._last_turns[0][1]
 
-        return case.model_copy(update={"conversation": Stored(len(case.conversation), read)})
+        return case.model_copy(update={"conversation": outcomes.Stored(len(case.conversation), read)})
 
     def run(self, index: int, *, whole: bool = True) -> RecordedRun:
         """Return what the agent did in a case run, by its place within the part; not `whole`: its turns as JSON values, for who only counts them."""
@@ -176,20 +158,20 @@ class StoredPart:
             self._last_conversation[:] = [(index, conversation_of(self.run(index)))]
         return self._last_conversation[0][1]
 
-    def outcomes(self, criterion: str, rows: slice, *, whole: bool = True) -> tuple[Outcome | None, ...]:
+    def of_rows(self, criterion: str, rows: slice, *, whole: bool = True) -> tuple[outcomes.Outcome | None, ...]:
         """Return the outcome of a criterion in some rows; `whole`: with the details of scores."""
         score, status, reason, details = cell_columns(criterion)
         detailed = self.cells[details][rows] if whole and details in self.cells else repeat(None)
         return tuple(map(_outcome, *(self.cells[name][rows] for name in (score, status, reason)), detailed))
 
-    def overall(self, criterion: str, rows: slice, cells: Sequence[Outcome | None]) -> Outcome:
+    def overall(self, criterion: str, rows: slice, cells: Sequence[outcomes.Outcome | None]) -> outcomes.Outcome:
         """Return the outcome of a case run: its own if its last row has one, else the mean of its cells."""
         own = _outcome(*(self.cells[name][rows][-1] if name in self.cells else None for name in case_columns(criterion)))
-        return case_outcome(cells) if own is None else own
+        return outcomes.case_outcome(cells) if own is None else own
 
     def results(
-        self, planned: Callable[[str], Sequence[PlannedCriterion]], *, whole: bool = True
-    ) -> Iterator[tuple[str, list[CaseResult]]]:
+        self, planned: Callable[[str], Sequence[outcomes.PlannedCriterion]], *, whole: bool = True
+    ) -> Iterator[tuple[str, list[outcomes.CaseResult]]]:
         """Yield the ids of the cases, each with the results of its runs: what the part holds, whoever has written it. Votes are left out.
 
         Args:
@@ -211,21 +193,21 @@ class StoredPart:
         per_case, extra = divmod(len(self.run_ids), max(len(cases), 1))
         first = 0
         for eval_id, expected in cases:
-            results: list[CaseResult] = []
+            results: list[outcomes.CaseResult] = []
             for place, run_id in islice(runs, per_case):
                 key, same = next(rows, (None, iter(())))
                 if not run_id == key == (eval_id, len(results)):
                     raise self.unlike(CELLS, f"the turns of {key}", f"those of {(eval_id, len(results))}")
                 here = slice(first, first := first + sum(1 for _ in same))
-                by_criterion: list[CriterionResult] = []
+                by_criterion: list[outcomes.CriterionResult] = []
                 for one in planned(eval_id):
                     names = (*cell_columns(one.criterion), *case_columns(one.criterion))
                     if lacking := [name for name in names if name not in self.cells]:
                         raise self.unlike(CELLS, f"no column {lacking[0]}", "the columns of all criteria")
-                    cells = self.outcomes(one.criterion, here, whole=whole)
-                    by_criterion.append(CriterionResult(*one, self.overall(one.criterion, here, cells), cells))
+                    cells = self.of_rows(one.criterion, here, whole=whole)
+                    by_criterion.append(outcomes.CriterionResult(*one, self.overall(one.criterion, here, cells), cells))
                 results.append(
-                    CaseResult(
+                    outcomes.CaseResult(
                         eval_id=eval_id,
                         run_index=len(results),
                         conversation=conversation_of(self.run(place, whole=whole)),
@@ -238,12 +220,12 @@ class StoredPart:
             raise self.unlike(CELLS, "more case runs", f"{per_case} of each case")
 
 
-def _outcome(score: float | None, status: str | None, reason: str | None, details: str | None) -> Outcome | None:
+def _outcome(score: float | None, status: str | None, reason: str | None, details: str | None) -> outcomes.Outcome | None:
     if status is None:
         return None
     if status == "scored" and score is not None:
-        return Scored(score, reason or "", from_json(details)) if details else Scored(score, reason or "")
-    return (Skipped if status == "skipped" else Errored)(reason or "")
+        return outcomes.Scored(score, reason or "", from_json(details)) if details else outcomes.Scored(score, reason or "")
+    return (outcomes.Skipped if status == "skipped" else outcomes.Errored)(reason or "")
 
 
 class StoredRun:
@@ -297,7 +279,7 @@ def open_run(evidence: Evidence, source: str = FOLDER) -> tuple[StoredRun, Manif
     return [manifest] if isinstance(manifest, str) else (StoredRun(evidence.artifacts, manifest.parts, source), manifest)
 
 
-class StoredEvalCases(LazySequence[EvalCase], CasesElsewhere):
+class StoredEvalCases(outcomes.LazySequence[EvalCase], CasesElsewhere):
     """The cases of an eval set that is kept in parts."""
 
     def __init__(self, run: StoredRun, eval_ids: Iterable[str]) -> None:
@@ -326,14 +308,14 @@ class StoredEvalCases(LazySequence[EvalCase], CasesElsewhere):
 class _ResultShape(NamedTuple):
     """What a criterion came to on a case run, besides its score."""
 
-    planned: PlannedCriterion
-    overall: Outcome | None
+    planned: outcomes.PlannedCriterion
+    overall: outcomes.Outcome | None
     """The outcome; ``None``: it is a score."""
     offset: int
     """The place of that among the scores of the case run."""
     in_part: bool
     """Whether more is to be said of the score, which is in the part."""
-    counts: CellCounts
+    counts: outcomes.CellCounts
     votes: int
 
 
@@ -345,7 +327,7 @@ class _Shape(NamedTuple):
     """How many turns there were."""
     expected: int | None
     """How many turns the case asks for."""
-    verdict: Verdict
+    verdict: outcomes.Verdict
     error: str
     has_course: bool
     """Whether its ending is known, or the tool environment did something in it."""
@@ -366,14 +348,14 @@ class CaseColumns:
         self._numbers: dict[_Shape, int] = {}
         self._pool: dict[_ResultShape, _ResultShape] = {}
 
-    def add(self, case: CaseResult, eval_id: str) -> None:
+    def add(self, case: outcomes.CaseResult, eval_id: str) -> None:
         """Add the result of a case run; `eval_id`: the text of its id that stays in memory."""
         conversation, before = case.conversation, len(self.scores)
         results: list[_ResultShape] = []
         for one in case.results:
-            scored = one.overall if isinstance(one.overall, Scored) else None
+            scored = one.overall if isinstance(one.overall, outcomes.Scored) else None
             result = _ResultShape(
-                planned=PlannedCriterion(one.criterion, one.threshold, one.greater_is_better),
+                planned=outcomes.PlannedCriterion(one.criterion, one.threshold, one.greater_is_better),
                 overall=None if scored else one.overall,
                 offset=len(self.scores) - before,
                 in_part=bool(scored and (scored.rationale or scored.details)),
@@ -410,7 +392,7 @@ class _LazyConversation(Conversation):
 
     def __init__(self, error: str, turns: int, read: Callable[[], Conversation]) -> None:
         object.__setattr__(self, "error", error)
-        object.__setattr__(self, "actual", Stored(turns, lambda: read().actual))
+        object.__setattr__(self, "actual", outcomes.Stored(turns, lambda: read().actual))
         object.__setattr__(self, "read", read)
 
     def __getattr__(self, name: str) -> Any:
@@ -433,9 +415,9 @@ class StoredCases(Cases):
         self._plans = [tuple(one.planned for one in shape.results) for shape in columns.shapes]
 
     @cached_property
-    def verdicts(self) -> Sequence[Verdict]:
+    def verdicts(self) -> Sequence[outcomes.Verdict]:
         """The verdict of each case run."""
-        verdicts: list[Verdict] = [shape.verdict for shape in self._columns.shapes]
+        verdicts: list[outcomes.Verdict] = [shape.verdict for shape in self._columns.shapes]
         return tuple([verdicts[number] for number in self._columns.shape_numbers])
 
     @property
@@ -458,7 +440,7 @@ class StoredCases(Cases):
         known = {number for number, shape in enumerate(self._columns.shapes) if shape.has_course}
         return (self.at(place).conversation for place, number in enumerate(self._columns.shape_numbers if known else ()) if number in known)
 
-    def tallies(self) -> Iterator[tuple[str, bool, Sequence[Tally]]]:
+    def tallies(self) -> Iterator[tuple[str, bool, Sequence[outcomes.Tally]]]:
         """Yield of each case run its id, whether the agent failed in it, and what each criterion came to."""
         columns, scores = self._columns, self._columns.scores
         for eval_id, number, first in zip(columns.eval_ids, columns.shape_numbers, columns.first_scores, strict=False):
@@ -466,26 +448,29 @@ class StoredCases(Cases):
             yield (
                 eval_id,
                 bool(shape.error),
-                [Tally(one.planned, scores[first + one.offset] if one.overall is None else None, *one.counts) for one in shape.results],
+                [
+                    outcomes.Tally(one.planned, scores[first + one.offset] if one.overall is None else None, *one.counts)
+                    for one in shape.results
+                ],
             )
 
     def __len__(self) -> int:
         """Return the number of case runs."""
         return len(self._columns.eval_ids)
 
-    def at(self, place: int) -> CaseResult:
+    def at(self, place: int) -> outcomes.CaseResult:
         """Return the result at a place; what the agent did and what judges said is read when somebody looks at it."""
         number = self._columns.shape_numbers[place]
         shape = self._columns.shapes[number]
-        return CaseResult(
+        return outcomes.CaseResult(
             eval_id=self._columns.eval_ids[place],
             run_index=self._columns.run_indexes[place],
             conversation=_LazyConversation(shape.error, shape.actual, partial(self._conversation, place)),
-            expected=None if shape.expected is None else Stored(shape.expected, partial(self._expected, place)),
-            results=StoredResults(self._plans[number], shape.verdict, partial(self._result_at, place, shape)),
+            expected=None if shape.expected is None else outcomes.Stored(shape.expected, partial(self._expected, place)),
+            results=outcomes.StoredResults(self._plans[number], shape.verdict, partial(self._result_at, place, shape)),
         )
 
-    def of(self, criterion: str) -> Iterator[tuple[CaseResult, CriterionResult]]:
+    def of(self, criterion: str) -> Iterator[tuple[outcomes.CaseResult, outcomes.CriterionResult]]:
         """Yield the case runs that have a criterion, each with its result."""
         numbers = [next((n for n, one in enumerate(plan) if one.criterion == criterion), None) for plan in self._plans]
         for place, shape_number in enumerate(self._columns.shape_numbers):
@@ -500,26 +485,26 @@ class StoredCases(Cases):
         part, index = self._run.of_run(place)
         return part.case(index // (part.part.case_runs // part.part.cases)).conversation or ()
 
-    def _cells(self, place: int, criterion: str) -> Sequence[Outcome | None]:
+    def _cells(self, place: int, criterion: str) -> Sequence[outcomes.Outcome | None]:
         part, _, rows = self.part_of(place)
-        return part.outcomes(criterion, rows)
+        return part.of_rows(criterion, rows)
 
-    def _votes(self, place: int, criterion: str) -> Sequence[Vote]:
+    def _votes(self, place: int, criterion: str) -> Sequence[outcomes.Vote]:
         key = self._columns.eval_ids[place], self._columns.run_indexes[place], criterion
         return self.part_of(place)[0].votes.get(key, [])
 
-    def _result_at(self, place: int, shape: _Shape, number: int) -> CriterionResult:
+    def _result_at(self, place: int, shape: _Shape, number: int) -> outcomes.CriterionResult:
         """Return the result of a criterion on a case run, by its place among those of the case run."""
         one, columns = shape.results[number], self._columns
         criterion, overall = one.planned.criterion, one.overall
         if overall is None and one.in_part:
             part, _, rows = self.part_of(place)
-            overall = part.overall(criterion, rows, part.outcomes(criterion, rows))
+            overall = part.overall(criterion, rows, part.of_rows(criterion, rows))
         elif overall is None:
-            overall = Scored(columns.scores[columns.first_scores[place] + one.offset])
-        cells = StoredCells(shape.rows, partial(self._cells, place, criterion), one.counts)
-        votes = Stored(one.votes, partial(self._votes, place, criterion)) if one.votes else ()
-        return CriterionResult(*one.planned, overall=overall, per_invocation=cells, votes=votes)
+            overall = outcomes.Scored(columns.scores[columns.first_scores[place] + one.offset])
+        cells = outcomes.StoredCells(shape.rows, partial(self._cells, place, criterion), one.counts)
+        votes = outcomes.Stored(one.votes, partial(self._votes, place, criterion)) if one.votes else ()
+        return outcomes.CriterionResult(*one.planned, overall=overall, per_invocation=cells, votes=votes)
 
     def part_of(self, place: int) -> tuple[StoredPart, int, slice]:
         """Return the part of a case run, its place there, and its rows there."""
@@ -528,17 +513,17 @@ class StoredCases(Cases):
         first, start = first_rows[place - index], first_rows[place]
         return part, index, slice(start - first, first_rows[place + 1] - first)
 
-    def loaded(self, place: int) -> CaseResult:
+    def loaded(self, place: int) -> outcomes.CaseResult:
         """Return the result at a place with everything of it in memory."""
         return loaded(self.at(place))
 
 
-def loaded(case: CaseResult) -> CaseResult:
+def loaded(case: outcomes.CaseResult) -> outcomes.CaseResult:
     """Return a result with everything of it in memory, for who looks at all of it."""
     conversation = case.conversation
     if isinstance(conversation, _LazyConversation):
         conversation = conversation.read()
-    elif not isinstance(case.results, StoredResults):
+    elif not isinstance(case.results, outcomes.StoredResults):
         return case
     results = (replace(one, per_invocation=tuple(one.per_invocation), votes=tuple(one.votes)) for one in case.results)
     expected = None if case.expected is None else tuple(case.expected)

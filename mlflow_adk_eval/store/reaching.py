@@ -30,7 +30,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
 from mlflow_adk_eval.redact import message_of
-from mlflow_adk_eval.runtime import defaults
+from mlflow_adk_eval.runtime import environment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -82,7 +82,7 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
         TrackingError: for whatever goes wrong between the client and its store.
         UsageError: if a package is missing that MLflow needs to reach it.
     """
-    with defaults(limits):
+    with environment(limits, unless_set=True):
         try:
             yield
         except AdkEvalError:
@@ -262,13 +262,13 @@ def created_once(create: Callable[[], T], find: Callable[[], Sequence[T]], disca
     Args:
         create: asks MLflow to create it, with the mark.
         find: returns what carries the mark, in the same order for everybody.
-        discard: does away with one that is there twice.
+        discard: does away with one that is there twice, unless it is gone already.
     """
     failure: Exception | None = None
     created: Sequence[T]
     for number in range(int(os.environ.get(_RETRIES, "1")) + 1):
         try:
-            with _sent_once():
+            with _sending, environment({_RETRIES: "0"}):  # so that MLflow's HTTP client does not send a request again
                 created = [create()]
         except Exception as error:
             if not _may_pass(error):
@@ -279,7 +279,8 @@ def created_once(create: Callable[[], T], find: Callable[[], Sequence[T]], disca
         twins = created if failure is None else find() or created
         if twins:
             for twin in twins[1:]:
-                discard(twin)
+                with unless_absent():
+                    discard(twin)
             return twins[0]
     raise failure or OSError("MLflow was not asked")
 
@@ -302,21 +303,6 @@ def created_experiment(client: MlflowClient, name: str, **how: Any) -> str:
 
 
 _sending = threading.Lock()
-
-
-@contextmanager
-def _sent_once() -> Generator[None, None, None]:
-    """Keep MLflow's HTTP client from sending a request again."""
-    with _sending:
-        before = os.environ.get(_RETRIES)
-        os.environ[_RETRIES] = "0"
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[_RETRIES]
-            else:
-                os.environ[_RETRIES] = before
 
 
 _INITIALISING_S = 180.0

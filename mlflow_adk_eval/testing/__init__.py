@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AgentEvaluator", "Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for", "assert_gate", "evaluate_agent"]
 
-_HOMES = {
-    "evaluator": ("AgentEvaluator", "evaluate_agent"),
-    "judge": ("Answer", "Refused", "Request", "ScriptedJudge", "Unavailable", "answer_for"),
-    "assert_gate": ("assert_gate",),
-}
-_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_ELSEWHERE = {"AgentEvaluator": "evaluator", "evaluate_agent": "evaluator", "assert_gate": "assert_gate"}
+_MODULE_OF = dict.fromkeys(__all__, "judge") | _ELSEWHERE
 
 
 def __getattr__(name: str) -> Any:

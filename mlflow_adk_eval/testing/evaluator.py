@@ -236,19 +236,9 @@ class AgentEvaluator:
         eval_set_results_manager: None = None,
     ) -> None:
         """Do what `evaluate_agent` does."""
+        given = locals()
         __tracebackhide__ = True
-        await evaluate_agent(
-            agent_module,
-            eval_dataset_file_path_or_dir,
-            num_runs,
-            agent_name,
-            initial_session_file,
-            print_detailed_results,
-            artifact_service,
-            output_file,
-            app_name,
-            eval_set_results_manager,
-        )
+        await evaluate_agent(**given)
 
     @staticmethod
     async def evaluate_eval_set(  # noqa: PLR0913, PLR0917 - ADK's signature

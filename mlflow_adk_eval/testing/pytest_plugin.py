@@ -1,8 +1,8 @@
 """Eval sets as tests of pytest: ``pytest --adk-agent home_automation_agent tests/evals``.
 
 pytest loads this module in every session of everybody who has this package installed. So it imports nothing but pytest and the standard
-library, declares the options, and does nothing more unless there is an agent. With one, `pytest_session.AdkSession` is registered as
-a second plugin: it collects eval sets (`pytest_items`), has their cases run side by side, and sums up.
+library, declares the options, and does nothing more unless there is an agent. With one, `pytest_session.PytestSession` is registered as
+a second plugin: it collects eval sets, has their cases run side by side, and sums up.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin, if there is an agent."""
     if not _given(config, "agent"):
         return
-    from mlflow_adk_eval.testing.pytest_items import AdkOptions  # noqa: PLC0415 - only where there is an agent
+    from mlflow_adk_eval.testing.pytest_session import AdkOptions, PytestSession  # noqa: PLC0415 - only where there is an agent
 
     given = {name: _value(config, name, kind) for name, (_, _, kind) in HELP.items()}
     options = AdkOptions(**{name: value for name, value in given.items() if value is not None})
@@ -62,8 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
             "--adk-experiment: the cases of one MLflow run must come from one process; remove -n (conversations run in parallel anyway)"
         )
     config.addinivalue_line("markers", "adk: a case of an ADK eval set.")
-    from mlflow_adk_eval.testing.pytest_session import PytestSession  # noqa: PLC0415 - only where there is an agent
-
     config.pluginmanager.register(PytestSession(config, options), "mlflow_adk_eval_session")
 
 

@@ -14,15 +14,14 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from mlflow.entities import Dataset
 from pydantic import TypeAdapter, ValidationError
@@ -44,40 +43,21 @@ from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.report.html.report import html_of
 from mlflow_adk_eval.report.markdown import note_of
 from mlflow_adk_eval.report.sentences import pass_hat_lines
-from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
+from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult, grouped
 from mlflow_adk_eval.results.repeats import most_flaky_first, table_of_repeats
 from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF, Cases, Report, compares_itself
 from mlflow_adk_eval.results.sequence import SEQUENCE
 from mlflow_adk_eval.results.table import Table, table_of
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.keywords import TraceLimit
+from mlflow_adk_eval.runs import manifest as manifests
 from mlflow_adk_eval.runs.anchors import ANCHORS, ANCHORS_PARAM
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, InParts
-from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked
-from mlflow_adk_eval.runs.manifest import (
-    AGENT_MODELS,
-    FOLDER,
-    UNTIL_DECIDED,
-    Evidence,
-    key_of_criterion,
-    recomputed_metrics,
-    rounded_metric,
-    sha256,
-)
+from mlflow_adk_eval.runs.files import StoredFiles, files_in, linked, replaced
 from mlflow_adk_eval.runs.parts import SCHEMA
 from mlflow_adk_eval.runs.replays import HERE, REPLAY, UNKNOWN, WORLD, WORLD_RUN
 from mlflow_adk_eval.runs.stored_run import loaded
-from mlflow_adk_eval.tracking.storable import (
-    LONGEST_DIGEST,
-    LONGEST_PARAM,
-    LONGEST_TAG,
-    Secrets,
-    StoreCleaner,
-    clean_table,
-    fitted,
-    storable,
-    storable_text,
-)
+from mlflow_adk_eval.tracking import storable as keepable
 from mlflow_adk_eval.tracking.trace_records import TraceRecord, records_of
 
 if TYPE_CHECKING:
@@ -148,16 +128,10 @@ class Bundle:
     attestation: str = ""
     """The signed envelope about all of this; empty where there is no key."""
 
-    @contextmanager
-    def folder(self) -> Generator[Path]:
-        """Provide a folder that holds the artifacts, and nothing else."""
-        if isinstance(self.artifacts, StoredFiles) and self.artifacts.folder:
-            yield self.artifacts.folder
-            return
-        with TemporaryDirectory() as folder:
-            for name, content in self.artifacts.items():
-                _write(Path(folder) / name, content)
-            yield Path(folder)
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the artifacts, and nothing else."""
+        return cast("StoredFiles", self.artifacts).folder or Path()
 
     def save(self, folder: Path) -> None:
         """Write everything into `folder`, which is a bundle only once all of it is there."""
@@ -168,11 +142,8 @@ class Bundle:
     def save_briefly(self, folder: Path) -> None:
         """Do what `save` does, but only against the end of this process, which takes no copies and does not wait for the disk."""
         shutil.rmtree(folder, ignore_errors=True)
-        with self.folder() as artifacts:
-            shutil.copytree(artifacts, folder / _ARTIFACTS, copy_function=linked)
-        partial = folder / f"{_DATA}.partial"
-        partial.write_bytes(_dumped(replace(self, artifacts={})))
-        partial.replace(folder / _DATA)
+        shutil.copytree(self.folder, folder / _ARTIFACTS, copy_function=linked)
+        replaced(folder / _DATA, lambda path: path.write_bytes(_dumped(replace(self, artifacts={}))))
 
 
 _BUNDLE = TypeAdapter(Bundle)
@@ -184,18 +155,20 @@ def _dumped(bundle: Bundle) -> bytes:
     try:
         return _BUNDLE.dump_json(bundle)
     except ValueError:  # whatever got this far that JSON lacks, what was paid for must not be lost over it
-        return json.dumps(storable(_BUNDLE.dump_python(bundle), {})).encode()
+        return json.dumps(keepable.storable(_BUNDLE.dump_python(bundle), {})).encode()
 
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that is either whole or not there."""
+
+    def write(unfinished: Path) -> None:
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    replaced(path, write)
 
 
 def load(folder: Path) -> Bundle:
@@ -213,7 +186,7 @@ def load(folder: Path) -> Bundle:
     except (OSError, ValueError, TypeError, ValidationError) as error:
         raise UsageError(f"{folder}: the pending evaluation cannot be read: {str(error).splitlines()[0]}") from None
     named = from_json(artifacts.get(MANIFEST, b"{}")).get("artifacts", {})
-    hashes = {name: sha256(content) for name, content in artifacts.items() if name != MANIFEST}
+    hashes = {name: manifests.sha256(content) for name, content in artifacts.items() if name != MANIFEST}
     if hashes != named:
         changed = ", ".join(sorted(name for name in {*hashes, *named} if hashes.get(name) != named.get(name)))
         raise UsageError(f"{folder}: the pending evaluation was changed after it was written: {changed}")
@@ -221,7 +194,7 @@ def load(folder: Path) -> Bundle:
 
 
 def bundle_of(
-    report: Report, run: Run, *, traces: TraceLimit, secrets: Secrets, parts: InParts | None = None, holder: Holder | None = None
+    report: Report, run: Run, *, traces: TraceLimit, secrets: keepable.Secrets, parts: InParts | None = None, holder: Holder | None = None
 ) -> Bundle:
     """Return all that is to be logged of `report`.
 
@@ -235,10 +208,10 @@ def bundle_of(
     """
     # 1. The parts, which are all of the evidence; many more turns than people read are in them alone.
     if parts is None:
-        parts = InParts(report.criteria, StoreCleaner(secrets), judged=bool(judged_criteria(report.config)), small_turns=sys.maxsize)
-        runs: dict[str, list[CaseResult]] = {}
-        for result in report.cases:
-            runs.setdefault(result.eval_id, []).append(result)
+        parts = InParts(
+            report.criteria, keepable.StoreCleaner(secrets), judged=bool(judged_criteria(report.config)), small_turns=sys.maxsize
+        )
+        runs = grouped((result.eval_id, result) for result in report.cases)
         for case in report.eval_set.eval_cases:
             parts.add(case, runs.get(case.eval_id, ()))
         parts.results(report.eval_set)
@@ -249,11 +222,11 @@ def bundle_of(
     # 2. The table for people, with as many rows as MLflow shows, and the records of traces; the sample is no longer in memory then.
     shown = sample_of(report)
     whole = table_of(shown, report.criteria)
-    table, text = clean_table(whole, secrets)
+    table, text = keepable.clean_table(whole, secrets)
     while len(text) > LARGEST_TABLE and len(whole.rows) > 1:
         fewer = max(1, int(len(whole.rows) * min(0.9, LARGEST_TABLE / len(text))))
         whole = Table(whole.columns, whole.rows[:fewer])
-        table, text = clean_table(whole, secrets)
+        table, text = keepable.clean_table(whole, secrets)
     records = () if extent == "none" else tuple(_records(report, shown, table, secrets, extent, traces))
     rows = len(table.rows)
     (parts.folder / TABLE).write_bytes(text.encode())
@@ -268,7 +241,7 @@ def bundle_of(
         "Started": f"{started:%Y-%m-%d %H:%M} UTC",
     }
     title = f"{run.agent_name} on {report.eval_set.eval_set_id}"
-    cleaner, world, met = StoreCleaner(secrets), report.world, dict[str, str]()
+    cleaner, world, met = keepable.StoreCleaner(secrets), report.world, dict[str, str]()
     if world:  # whose digest is that of what is written down
         world = parse_world(cleaner.document(world).encode(), WORLD_FILE)
         digest = world_digest(world.recorded) if world.recorded else world.digest
@@ -301,7 +274,7 @@ def bundle_of(
     counted = ("first_case_no", "last_case_no", "cases", "case_runs", "turns", "votes")
     manifest = canonical_json({
         "schema": SCHEMA,
-        "artifacts": {name: sha256(content) for name, content in parts.files.items() if name != MANIFEST},
+        "artifacts": {name: manifests.sha256(content) for name, content in parts.files.items() if name != MANIFEST},
         "eval_set": {name: value for name, value in head.items() if value is not None},
         "parts": [{name: getattr(part, name) for name in counted} for part in parts.parts],
     })  # fmt: skip
@@ -324,26 +297,26 @@ def bundle_of(
         params={
             "adk_eval.num_runs": str(report.num_runs),
             "adk_eval.turns": str(parts.turns),
-            **({UNTIL_DECIDED: str(report.until_decided)} if report.until_decided else {}),
+            **({manifests.UNTIL_DECIDED: str(report.until_decided)} if report.until_decided else {}),
             "adk_eval.traces": extent,
             "adk_eval.trace_count": str(len(records)),
-            **{name: storable_text(outage, secrets) for name, outage in outages.items()},
+            **{name: keepable.storable_text(outage, secrets) for name, outage in outages.items()},
             **judge_params(report.cases, report.judging, report.simulating, secrets),
-            **({ANCHORS_PARAM: sha256(parts.files[ANCHORS])} if ANCHORS in parts.files else {}),
+            **({ANCHORS_PARAM: manifests.sha256(parts.files[ANCHORS])} if ANCHORS in parts.files else {}),
             **met,
             **({"adk_eval.from_ledger": str(report.from_ledger)} if report.from_ledger else {}),
-            **({"adk_eval.baseline": storable_text(report.baseline, secrets)} if report.baseline else {}),
-            "adk_eval.manifest_sha256": sha256(manifest),
+            **({"adk_eval.baseline": keepable.storable_text(report.baseline, secrets)} if report.baseline else {}),
+            "adk_eval.manifest_sha256": manifests.sha256(manifest),
         },
         metrics=dict(metrics_of(report)),
         tags={
             "adk_eval.verdict": report.verdict,
-            NOTE: fitted(storable_text("\n\n".join(filter(None, notes)), secrets), LONGEST_TAG),
-            TABLES: json.dumps([{"path": f"{FOLDER}/{name}", "type": "table"} for name in tables]),
+            NOTE: keepable.fitted(keepable.storable_text("\n\n".join(filter(None, notes)), secrets), keepable.LONGEST_TAG),
+            TABLES: json.dumps([{"path": f"{manifests.FOLDER}/{name}", "type": "table"} for name in tables]),
         },
         traces=records,
         status=SELF_COMPARISON if itself else "complete",
-        series={"case_pass_rate_by_run": tuple(map(rounded_metric, rates))} if rates else {},
+        series={"case_pass_rate_by_run": tuple(map(manifests.rounded_metric, rates))} if rates else {},
     )
 
 
@@ -364,7 +337,7 @@ def sample_of(report: Report) -> Sequence[CaseResult]:
 
 
 def _records(
-    report: Report, shown: Sequence[CaseResult], table: Table, secrets: Secrets, extent: str, traces: TraceLimit
+    report: Report, shown: Sequence[CaseResult], table: Table, secrets: keepable.Secrets, extent: str, traces: TraceLimit
 ) -> Iterator[TraceRecord]:
     most = sys.maxsize if traces is True else MOST_TRACES if traces == "failed" else traces
     if len(shown) == len(report.cases):
@@ -373,7 +346,7 @@ def _records(
     wanted = (case for case, verdict in zip(report.cases, report.verdicts, strict=True) if extent == "all" or verdict != "passed")
     left = iter(wanted)
     while some := [loaded(case) for case in islice(left, _CASES_AT_ONCE)]:
-        part, _ = clean_table(table_of(some, report.criteria), secrets)
+        part, _ = keepable.clean_table(table_of(some, report.criteria), secrets)
         for record in records_of(report.eval_set.eval_set_id, some, part, secrets, only_unpassed=extent == "failed"):
             yield record
             most -= 1
@@ -381,22 +354,22 @@ def _records(
                 return
 
 
-def _table_of_repeats(report: Report, secrets: Secrets) -> str:
+def _table_of_repeats(report: Report, secrets: keepable.Secrets) -> str:
     """Return the table with a row for each case, as text; of very many, the most flaky ones first."""
     repeats = report.repeats
     if len(repeats.cases) > SMALL_TURNS:
         cases = (*most_flaky_first(repeats.cases), *(case for case in repeats.cases if not case.flaky))
         repeats = replace(repeats, cases=cases[:SMALL_TURNS])
     columns, rows = table_of_repeats(repeats)
-    return clean_table(Table(columns, tuple(rows)), secrets)[1]
+    return keepable.clean_table(Table(columns, tuple(rows)), secrets)[1]
 
 
 def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
     """Yield the metrics of a run, rounded: those that the gate will compute again, their intervals, and what models took. Others are left out."""
-    measures: dict[str, float | None] = {**recomputed_metrics(report)}
+    measures: dict[str, float | None] = {**manifests.recomputed_metrics(report)}
     for name, summary in report.summaries().items():
         interval = mean_interval(summary.case_scores, proportion=not CRITERIA.is_quantity(name)) or (None, None)
-        measures |= {f"{key_of_criterion(name)}/ci_{side}": value for side, value in zip(("low", "high"), interval, strict=True)}
+        measures |= {f"{manifests.key_of_criterion(name)}/ci_{side}": value for side, value in zip(("low", "high"), interval, strict=True)}
     for line in pass_hat_lines(report.repeats) if report.num_runs > 1 else ():
         measures |= {f"pass_hat_{line.k}_ci_{side}": value for side, value in zip(("low", "high"), line.interval or (), strict=False)}
     judging, simulating = report.judging, report.simulating
@@ -407,12 +380,12 @@ def metrics_of(report: Report) -> Iterator[tuple[str, float]]:
     if judging:
         measures |= {"judge/calls_saved": judging.calls_saved, "judge/shared": judging.shared, "judge/flip_rate": judging.flip_rate}
         for name, (agreeing, against, missing) in judging.members.items():
-            measures[f"judge/missing/{key_of_criterion(name)}"] = missing
+            measures[f"judge/missing/{manifests.key_of_criterion(name)}"] = missing
             if agreeing + against:
-                measures[f"judge/agreement/{key_of_criterion(name)}"] = agreeing / (agreeing + against)
+                measures[f"judge/agreement/{manifests.key_of_criterion(name)}"] = agreeing / (agreeing + against)
     for name, value in measures.items():
         if value is not None and math.isfinite(value):
-            yield name, rounded_metric(float(value))
+            yield name, manifests.rounded_metric(float(value))
 
 
 _ON_TRACES = {
@@ -423,7 +396,7 @@ _ON_TRACES = {
 
 
 @no_collection()
-def evidence_of_report(report: Report) -> Evidence:
+def evidence_of_report(report: Report) -> manifests.Evidence:
     """Return what a run of the report would hold, just ended. Its run id is empty."""
     now_ms = time.time_ns() // 1_000_000
     agent, model_id = (report.origin.agent, report.origin.agent_version) if report.origin else ("", "")
@@ -441,12 +414,12 @@ def evidence_of_report(report: Report) -> Evidence:
     bundle = bundle_of(report, run, traces=False, secrets=secrets_of())
     params = start_params(report.config, digest, model_id) | dict(bundle.params)
     tags = {"adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}
-    return Evidence(
+    return manifests.Evidence(
         run_id="",
         status="FINISHED",
         end_time=now_ms,
         tags={**bundle.tags, **tags},
-        params={name: fitted(value, LONGEST_PARAM) for name, value in params.items() if value},
+        params={name: keepable.fitted(value, keepable.LONGEST_PARAM) for name, value in params.items() if value},
         metrics=bundle.metrics,
         model_ids=(model_id,) if model_id else (),
         artifacts={name: content for name, content in bundle.artifacts.items() if name != MANIFEST},
@@ -464,19 +437,19 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
         source_sha256: the hash of the agent's source; empty where that is not known.
         models: the models that the agent names.
     """
-    params: dict[str, str] = {f"threshold.{key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
+    params: dict[str, str] = {f"threshold.{manifests.key_of_criterion(name)}": threshold for name, threshold in config.thresholds().items()}
     params |= {
         "adk_eval.schema": str(SCHEMA),
         "adk_eval.eval_set_digest": digest,
         "adk_eval.config_digest": config.digest(),
         "adk_eval.model_id": model_id,
         **({SOURCE_PARAM: source_sha256} if source_sha256 else {}),
-        **({AGENT_MODELS: _joined(models)} if models else {}),
+        **({manifests.AGENT_MODELS: _joined(models)} if models else {}),
         "adk_eval.version.python": platform.python_version(),
     }
     for name, listed in config.by_criterion.items():
         for match_type in listed[0].model_dump(include={"match_type"}).values():
-            params[f"adk_eval.match_type.{key_of_criterion(name)}"] = str(match_type)
+            params[f"adk_eval.match_type.{manifests.key_of_criterion(name)}"] = str(match_type)
     params |= settings_params(config)
     for package in (*_PACKAGES, *(_JUDGE_PACKAGES if judged_criteria(config) else ())):
         with suppress(PackageNotFoundError):
@@ -497,11 +470,11 @@ def dataset_of(
         dataset_id: the dataset that shows its cases, to which MLflow's pages link then.
     """
     digest = digest or eval_set_digest(eval_set)
-    source = {"eval_set_id": eval_set.eval_set_id, "uri": f"runs:/{run_id}/{FOLDER}/eval_set.json"}
+    source = {"eval_set_id": eval_set.eval_set_id, "uri": f"runs:/{run_id}/{manifests.FOLDER}/eval_set.json"}
     source |= {"dataset_id": dataset_id} if dataset_id else {}
     return Dataset(
-        name=fitted(origin.name if origin else eval_set.eval_set_id, LONGEST_NAME),
-        digest=digest.removeprefix("sha256:")[:LONGEST_DIGEST],
+        name=keepable.fitted(origin.name if origin else eval_set.eval_set_id, LONGEST_NAME),
+        digest=digest.removeprefix("sha256:")[: keepable.LONGEST_DIGEST],
         source_type=origin.source_type if origin else "adk_evalset",
         source=origin.source if origin else json.dumps(source),
         profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
@@ -514,33 +487,32 @@ def settings_params(config: EvalConfig) -> dict[str, str]:
     for name, settings in judged_criteria(config).items():
         ours = (one for one in settings if not isinstance(one, VertexSettings) or one.backend == "judge")
         samples[name] = {one.judge_model_options.num_samples for one in ours}
-    return {f"adk_eval.num_samples.{key_of_criterion(name)}": _joined(sorted(counts)) for name, counts in samples.items() if counts}
+    return {
+        f"adk_eval.num_samples.{manifests.key_of_criterion(name)}": _joined(sorted(counts)) for name, counts in samples.items() if counts
+    }
 
 
-def judge_params(cases: Cases, judging: JudgeUsage | None, simulating: JudgeUsage | None, secrets: Secrets) -> dict[str, str]:
+def judge_params(cases: Cases, judging: JudgeUsage | None, simulating: JudgeUsage | None, secrets: keepable.Secrets) -> dict[str, str]:
     """Return who judged, in all and by criterion, who played users, and the hash of each prompt. The config names only who was to do it."""
     params: dict[str, str] = {}
     if judging is not None:
         params["adk_eval.judge_model"] = _joined(judging.models)
         # Which versions answered for each criterion, and at which hosts; of what is the caller's own in Python, only what it is called.
-        answered: dict[str, set[str]] = {}
-        for case in cases:
-            for result in case.results:
-                sources = {(vote.model, vote.host) for vote in result.votes if vote.verdict is not None}
-                if sources:
-                    named = {model if host == THIS_PROCESS else f"{model} at {host or 'an unknown host'}" for model, host in sources}
-                    answered.setdefault(result.criterion, set()).update(named)
-        params |= {f"adk_eval.judge.{key_of_criterion(name)}": _joined(sorted(models)) for name, models in answered.items()}
+        votes = (vote for case in cases for result in case.results for vote in result.votes if vote.verdict is not None)
+        sources = dict.fromkeys((vote.criterion, vote.model, vote.host) for vote in votes)
+        answered = grouped(
+            (name, model if host == THIS_PROCESS else f"{model} at {host or 'an unknown host'}") for name, model, host in sources
+        )
+        params |= {f"adk_eval.judge.{manifests.key_of_criterion(name)}": _joined(sorted(set(models))) for name, models in answered.items()}
     if simulating is not None:
         params["adk_eval.user_simulator.model"] = _joined(simulating.models)
     # A prompt's version stands beside its hash: a parameter's key has no room for it, as MLflow refuses its characters there.
     for usage in filter(None, (judging, simulating)):
-        prompts: dict[str, list[str]] = {}
-        for prompt, digest in usage.prompts.items():
-            name, _, number = prompt.partition("@")
-            prompts.setdefault(name, []).append(f"{number} {digest}".strip())
-        params |= {f"adk_eval.prompt.{key_of_criterion(name)}": _joined(sorted(texts)) for name, texts in prompts.items()}
-    return {name: storable_text(text, secrets) for name, text in params.items() if text}
+        prompts = grouped(
+            (prompt.partition("@")[0], f"{prompt.partition('@')[2]} {digest}".strip()) for prompt, digest in usage.prompts.items()
+        )
+        params |= {f"adk_eval.prompt.{manifests.key_of_criterion(name)}": _joined(sorted(texts)) for name, texts in prompts.items()}
+    return {name: keepable.storable_text(text, secrets) for name, text in params.items() if text}
 
 
 def _joined(values: Iterable[object]) -> str:

@@ -19,6 +19,7 @@ from mlflow.tracing.constant import TraceMetadataKey
 from mlflow_adk_eval.analysis.calibration.calibration import CalibratedRun, Calibration, LabelSource, disagreements_of
 from mlflow_adk_eval.analysis.calibration.labels import (
     SAMPLE,
+    CellSample,
     Label,
     LabelError,
     Unit,
@@ -28,7 +29,6 @@ from mlflow_adk_eval.analysis.calibration.labels import (
     read_labels,
     read_rows,
 )
-from mlflow_adk_eval.analysis.calibration.sampling import CellSample
 from mlflow_adk_eval.config.eval_config import judged_criteria
 from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.errors import Problem, UsageError, did_you_mean, shown

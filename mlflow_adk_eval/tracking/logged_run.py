@@ -44,30 +44,9 @@ from mlflow_adk_eval.runs.replays import HERE, WORLD, WORLD_RUN
 from mlflow_adk_eval.runtime import user_name
 from mlflow_adk_eval.signing.identities import IdentitySigner, load_attester
 from mlflow_adk_eval.signing.keys import Signer
-from mlflow_adk_eval.store.reaching import (
-    CREATION,
-    HASTY,
-    created_once,
-    existing,
-    reaching_mlflow,
-    retried,
-    unless_absent,
-    when_there_is_room,
-)
+from mlflow_adk_eval.store import reaching
+from mlflow_adk_eval.tracking import bundle as bundles
 from mlflow_adk_eval.tracking.agent_versions import find_version, short_label
-from mlflow_adk_eval.tracking.bundle import (
-    LONGEST_NAME,
-    MOST_TRACES,
-    NOTE,
-    SELF_COMPARISON,
-    TABLES,
-    Bundle,
-    Run,
-    bundle_of,
-    dataset_of,
-    load,
-    start_params,
-)
 from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.eval_set_datasets import keep_as_dataset
 from mlflow_adk_eval.tracking.storable import LONGEST_PARAM, LONGEST_TAG, fitted
@@ -94,7 +73,7 @@ class RunTarget:
     """The folder for what MLflow cannot take; ``None``: `PENDING`."""
     failed_of: str | None = None
     """The earlier run of which the eval set has only the cases that did not pass; ``None``: the eval set is whole."""
-    traces: TraceLimit = MOST_TRACES
+    traces: TraceLimit = bundles.MOST_TRACES
     """As in `LogArgs`."""
     run_id: str | None = None
     """A run that somebody else has opened for this evaluation; ``None``: a run of its own."""
@@ -153,7 +132,7 @@ class LoggedRun:
         self.target, self.eval_set, self.digest = target, eval_set, digest
         self._agent_name, self._signer = agent_name, load_attester(target.signing_key)
         self.client = connect(target.tracking_uri)
-        with reaching_mlflow("the run could not be started", HASTY):
+        with reaching.reaching_mlflow("the run could not be started", reaching.HASTY):
             if target.run_id:
                 self.experiment_id = str(self.client.get_run(target.run_id).info.experiment_id)
             else:
@@ -162,12 +141,12 @@ class LoggedRun:
             self.agent = find_version(
                 self.client, target.agent_version, agent_name=agent_name, experiment_id=self.experiment_id, source=source
             )
-        self.params = start_params(config, digest, self.agent.model_id, source.sha256, source.models)
+        self.params = bundles.start_params(config, digest, self.agent.model_id, source.sha256, source.models)
         """What is known before the agent is called, as parameters."""
         self.params |= {name: value for name, value in self.agent.tags.items() if not name.startswith("mlflow.")}
         if target.failed_of:
             self.params[FAILED_OF] = target.failed_of
-        self.run: Run
+        self.run: bundles.Run
         """Once it is started."""
         self.unattested = ""
         """Why the evaluation could not be signed, once it has ended, although it was to be."""
@@ -182,19 +161,19 @@ class LoggedRun:
             UsageError: if the run that the target names has ended, or holds an evaluation already.
             TrackingError: if MLflow does not accept it.
         """
-        with reaching_mlflow("the run could not be started", HASTY):
+        with reaching.reaching_mlflow("the run could not be started", reaching.HASTY):
             opened = self._opened(reopen)
             try:
                 if urlsplit(opened.info.artifact_uri).scheme not in {"", "file", "mlflow-artifacts"}:
                     self.client.list_artifacts(self.run.run_id)  # which fails without the bucket's client, or the right to read there
-                when_there_is_room(lambda: log_in_batches(self.client, self.run.run_id, params=self.params))
+                reaching.when_there_is_room(lambda: log_in_batches(self.client, self.run.run_id, params=self.params))
                 dataset = self.target.dataset
                 if dataset is None:
                     dataset_id = keep_as_dataset(self.client, self.eval_set, self.digest, self.experiment_id)
-                    dataset = dataset_of(self.eval_set, self.run.run_id, digest=self.digest, dataset_id=dataset_id)
+                    dataset = bundles.dataset_of(self.eval_set, self.run.run_id, digest=self.digest, dataset_id=dataset_id)
                 evaluated = DatasetInput(dataset, [InputTag("mlflow.data.context", "evaluation")])
                 # Runs that start together all add the dataset to their experiment, where it may be once.
-                retried(lambda: self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)]))
+                reaching.retried(lambda: self.client.log_inputs(self.run.run_id, [evaluated], [LoggedModelInput(self.run.model_id)]))
             except BaseException as error:
                 self._mark("FAILED", error)
                 raise
@@ -220,7 +199,7 @@ class LoggedRun:
         tags = {name: fitted(value, LONGEST_TAG) for name, value in tags.items()}
         if reopen:
             client.update_run(reopen, status="RUNNING")
-            log_in_batches(client, reopen, tags={"adk_eval.status": "running", NOTE: note})
+            log_in_batches(client, reopen, tags={"adk_eval.status": "running", bundles.NOTE: note})
             opened = client.get_run(reopen)
         elif target.run_id:  # whose name and whatever it says of itself stay
             opened = client.get_run(target.run_id)
@@ -232,17 +211,17 @@ class LoggedRun:
             new = {name: value for name, value in tags.items() if name not in opened.data.tags}
             log_in_batches(client, target.run_id, tags={**new, "mlflow.runType": _RUN_TYPE})
         else:
-            tags |= {NOTE: note, CREATION: uuid4().hex}
+            tags |= {bundles.NOTE: note, reaching.CREATION: uuid4().hex}
             part = f" (failed of {target.failed_of[:8]})" if target.failed_of else ""
             name = f"{short_label(self.agent.label)} · {datetime.fromtimestamp(started_ms / 1000, tz=UTC):%H:%M}{part}"
-            name = fitted(target.run_name or name, LONGEST_NAME)
-            opened = created_once(
+            name = fitted(target.run_name or name, bundles.LONGEST_NAME)
+            opened = reaching.created_once(
                 lambda: client.create_run(self.experiment_id, started_ms, tags, name),
-                lambda: list(client.search_runs([self.experiment_id], f"tags.`{CREATION}` = '{tags[CREATION]}'")),
+                lambda: list(client.search_runs([self.experiment_id], f"tags.`{reaching.CREATION}` = '{tags[reaching.CREATION]}'")),
                 self._discard,
             )
-        dataset, uri = target.dataset or dataset_of(self.eval_set, digest=self.digest), client.tracking_uri
-        self.run = Run(
+        dataset, uri = target.dataset or bundles.dataset_of(self.eval_set, digest=self.digest), client.tracking_uri
+        self.run = bundles.Run(
             run_id=opened.info.run_id,
             experiment_id=self.experiment_id,
             model_id=self.agent.model_id,
@@ -260,9 +239,8 @@ class LoggedRun:
         return opened
 
     def _discard(self, twin: Any) -> None:
-        with unless_absent():
-            self.client.update_run(twin.info.run_id, status="FAILED")
-            self.client.delete_run(twin.info.run_id)
+        self.client.update_run(twin.info.run_id, status="FAILED")
+        self.client.delete_run(twin.info.run_id)
 
     def abandon(self, error: BaseException) -> None:
         """Mark the run as one that came to nothing."""
@@ -271,16 +249,16 @@ class LoggedRun:
 
     def _mark(self, status: str, error: BaseException) -> None:
         """Mark the run as one that did not come to its end, if MLflow can still be reached."""
-        run_id, note = self.run.run_id, {} if self.run.joined else {NOTE: f"This evaluation failed: {message_of(error)}"}
+        run_id, note = self.run.run_id, {} if self.run.joined else {bundles.NOTE: f"This evaluation failed: {message_of(error)}"}
         try:
-            with reaching_mlflow(f"run {run_id} could not be marked as {status} and may show RUNNING forever", HASTY):
-                when_there_is_room(lambda: log_in_batches(self.client, run_id, tags={"adk_eval.status": "failed", **note}))
+            with reaching.reaching_mlflow(f"run {run_id} could not be marked as {status} and may show RUNNING forever", reaching.HASTY):
+                reaching.when_there_is_room(lambda: log_in_batches(self.client, run_id, tags={"adk_eval.status": "failed", **note}))
                 if not self.run.joined:
-                    when_there_is_room(lambda: self.client.set_terminated(run_id, status))
+                    reaching.when_there_is_room(lambda: self.client.set_terminated(run_id, status))
         except TrackingError as unmarked:
             _logger.warning("%s", unmarked)
 
-    def finish(self, report: Report, parts: InParts | None = None) -> tuple[Report, Bundle]:
+    def finish(self, report: Report, parts: InParts | None = None) -> tuple[Report, bundles.Bundle]:
         """Log a report and return it with the id of the run, and what was logged.
 
         Args:
@@ -298,11 +276,11 @@ class LoggedRun:
             report, prompts = self._with_prompts(report) if self.target.register_prompts and report.judging else (report, {})
             with no_collection():
                 traces, secrets = self.target.traces, secrets_of()
-                bundle = bundle_of(report, self.run, traces=traces, secrets=secrets, parts=parts, holder=self._holder)
+                bundle = bundles.bundle_of(report, self.run, traces=traces, secrets=secrets, parts=parts, holder=self._holder)
         except BaseException as error:
             self.abandon(error)
             raise
-        if bundle.status == SELF_COMPARISON:
+        if bundle.status == bundles.SELF_COMPARISON:
             report = replace(report, notes=(*report.notes, COMPARED_WITH_ITSELF))
         if report.world:  # as it was written down
             report = replace(report, world=report.world.model_copy(update={"digest": bundle.params[WORLD]}))
@@ -315,8 +293,8 @@ class LoggedRun:
         with suppress(OSError):  # a folder that cannot be written to: then only a kill loses it
             bundle.save_briefly(self._pending)
         try:
-            with reaching_mlflow("MLflow could not store the evaluation"):
-                when_there_is_room(lambda: finish_run(self.client, bundle, ends=not self.run.joined))
+            with reaching.reaching_mlflow("MLflow could not store the evaluation"):
+                reaching.when_there_is_room(lambda: finish_run(self.client, bundle, ends=not self.run.joined))
         except AdkEvalError as error:
             raise TrackingError(f"{error}\n{self._keep(bundle)}") from error
         except BaseException as error:
@@ -333,12 +311,12 @@ class LoggedRun:
     def _holder(self, digest: str) -> str:
         """Return the first complete run of the experiment that holds the world with a digest; empty: none does, or MLflow does not say."""
         found = f"params.`{WORLD}` = '{digest}' AND params.`{WORLD_RUN}` = '{HERE}' AND tags.`adk_eval.status` = 'complete'"
-        with suppress(TrackingError), reaching_mlflow("the runs that met the same world could not be looked up", HASTY):
+        with suppress(TrackingError), reaching.reaching_mlflow("the runs that met the same world could not be looked up", reaching.HASTY):
             for run in self.client.search_runs([self.experiment_id], found, max_results=1, order_by=["attributes.start_time ASC"]):
                 return str(run.info.run_id)
         return ""
 
-    def _signed(self, bundle: Bundle, signer: Signer | IdentitySigner) -> Bundle:
+    def _signed(self, bundle: bundles.Bundle, signer: Signer | IdentitySigner) -> bundles.Bundle:
         """Return the bundle with its attestation, or with a parameter and a note that say why it could not be signed."""
         if isinstance(signer, IdentitySigner):  # which takes its time: a kill meanwhile loses nothing
             with suppress(OSError):
@@ -354,17 +332,13 @@ class LoggedRun:
             "git_commit": tags.get("mlflow.source.git.commit") or None,
             "git_dirty": None if dirty is None else dirty == "true",
         }
+        params = {name: fitted(value, LONGEST_PARAM) for name, value in {**self.params, **bundle.params}.items()}
+        manifest, verdict = bundle.params["adk_eval.manifest_sha256"], bundle.tags["adk_eval.verdict"]
         statement = evaluation_statement(
-            run_id=run.run_id,
-            experiment_id=self.experiment_id,
-            model_id=run.model_id,
+            {"run_id": run.run_id, "experiment_id": self.experiment_id, "model_id": run.model_id},
             agent=agent,
-            eval_set_id=self.eval_set.eval_set_id,
-            parameters={name: fitted(value, LONGEST_PARAM) for name, value in {**self.params, **bundle.params}.items()},
-            manifest_sha256=bundle.params["adk_eval.manifest_sha256"],
-            verdict=bundle.tags["adk_eval.verdict"],
-            status=bundle.status,
-            metrics=bundle.metrics,
+            materials={"eval_set_id": self.eval_set.eval_set_id, "parameters": params},
+            result={"manifest_sha256": manifest, "status": bundle.status, "verdict": verdict, "metrics": dict(bundle.metrics)},
             started_ms=run.started_ms,
         )
         try:
@@ -372,8 +346,8 @@ class LoggedRun:
         except AttestationError as error:
             self.unattested = message_of(error)
         _logger.error("%s", self.unattested)
-        note = fitted(f"This evaluation is not attested. {self.unattested}\n\n{bundle.tags[NOTE]}", LONGEST_TAG)
-        return replace(bundle, tags={**bundle.tags, NOTE: note}, params={**bundle.params, "adk_eval.unattested": self.unattested})
+        note = fitted(f"This evaluation is not attested. {self.unattested}\n\n{bundle.tags[bundles.NOTE]}", LONGEST_TAG)
+        return replace(bundle, tags={**bundle.tags, bundles.NOTE: note}, params={**bundle.params, "adk_eval.unattested": self.unattested})
 
     def check_attested(self) -> None:
         """Raise an error if the evaluation was to be signed, and is logged without a signature.
@@ -397,20 +371,20 @@ class LoggedRun:
             return replace(report, notes=(*report.notes, str(error))), {}
         return report, {f"adk_eval.prompt_uri.{key_of_criterion(name)}": uri for name, uri in registered.items()}
 
-    def _keep(self, bundle: Bundle) -> str:
+    def _keep(self, bundle: bundles.Bundle) -> str:
         """Save the bundle, have the run say that it waits for its upload, if MLflow can still be reached, and return a sentence on how to go on."""
         folder, run_id = self._pending, self.run.run_id
         try:
             bundle.save(folder)
         except OSError as error:
             return f"It could not be saved in {folder} either: {error}"
-        with suppress(TrackingError), reaching_mlflow("the run could not be marked", HASTY):
+        with suppress(TrackingError), reaching.reaching_mlflow("the run could not be marked", reaching.HASTY):
             tags = self.client.get_run(run_id).data.tags
             status = "partial" if tags.get("adk_eval.status") == "partial" else "pending"
             where = f"everything is saved on {socket.gethostname()} in `{folder}`; finish there with `mlflow-adk-eval upload {folder}`"
-            note = [_without_pending(tags.get(NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
+            note = [_without_pending(tags.get(bundles.NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
             log_in_batches(
-                self.client, run_id, tags={"adk_eval.status": status, NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
+                self.client, run_id, tags={"adk_eval.status": status, bundles.NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
             )
         return f"Everything is saved in {folder}. When MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
 
@@ -423,7 +397,7 @@ def _without_pending(note: str) -> str:
     return "\n\n".join(paragraph for paragraph in note.split("\n\n") if not paragraph.startswith(_PENDING))
 
 
-def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> None:
+def finish_run(client: MlflowClient, bundle: bundles.Bundle, *, ends: bool = True) -> None:
     """Log what the evaluation came to, and end the run. Whatever an earlier attempt has logged stays as it is.
 
     Args:
@@ -436,11 +410,8 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
     """
     run = bundle.run
     # 1. The artifacts, and whether MLflow has them all in the size in which they were sent, which a page that answers in its place hides.
-    with bundle.folder() as folder:
-        client.log_artifacts(run.run_id, str(folder), FOLDER)
-        sent = {
-            f"{FOLDER}/{path.relative_to(folder).as_posix()}": path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()
-        }
+    client.log_artifacts(run.run_id, str(bundle.folder), FOLDER)
+    sent = {f"{FOLDER}/{name}": (bundle.folder / name).stat().st_size for name in bundle.artifacts}
     if bundle.attestation:
         client.log_text(run.run_id, bundle.attestation, path_of(bundle.attestation))
         sent[path_of(bundle.attestation)] = len(bundle.attestation.encode())
@@ -463,10 +434,10 @@ def finish_run(client: MlflowClient, bundle: Bundle, *, ends: bool = True) -> No
     tags = dict(bundle.tags)
     if run.joined:
         theirs = client.get_run(run.run_id).data.tags
-        note, tables = _without_pending(theirs.get(NOTE, "")), json.loads(theirs.get(TABLES, "[]"))
-        both = note if tags[NOTE] in note else "\n\n".join(filter(None, (note, tags[NOTE])))
-        ours = [table for table in json.loads(tags[TABLES]) if table not in tables]
-        tags |= {NOTE: fitted(both, LONGEST_TAG), TABLES: json.dumps([*tables, *ours])}
+        note, tables = _without_pending(theirs.get(bundles.NOTE, "")), json.loads(theirs.get(bundles.TABLES, "[]"))
+        both = note if tags[bundles.NOTE] in note else "\n\n".join(filter(None, (note, tags[bundles.NOTE])))
+        ours = [table for table in json.loads(tags[bundles.TABLES]) if table not in tables]
+        tags |= {bundles.NOTE: fitted(both, LONGEST_TAG), bundles.TABLES: json.dumps([*tables, *ours])}
     log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
     if ends:
         client.set_terminated(run.run_id, "FINISHED")
@@ -500,12 +471,12 @@ def upload(folder: str | Path, *, tracking_uri: str | None = None) -> str:
         UsageError: if the folder is not a pending evaluation, or its run does not exist.
         TrackingError: if MLflow is still unreachable or loses data; everything stays in the folder.
     """
-    bundle = load(Path(folder))
+    bundle = bundles.load(Path(folder))
     client = connect(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or bundle.run.tracking_uri)
     run_id, begun = bundle.run.run_id, bundle.run.tracking_uri
     elsewhere = f" (started at {begun}; try that as --tracking-uri)" if begun not in (None, client.tracking_uri) else ""
-    with reaching_mlflow(f"run {run_id} could not be finished; {folder} still contains it"):
-        with existing(f"run {run_id}{elsewhere}"):
+    with reaching.reaching_mlflow(f"run {run_id} could not be finished; {folder} still contains it"):
+        with reaching.existing(f"run {run_id}{elsewhere}"):
             client.get_run(run_id)
-        when_there_is_room(lambda: finish_run(client, bundle))
+        reaching.when_there_is_room(lambda: finish_run(client, bundle))
     return run_id

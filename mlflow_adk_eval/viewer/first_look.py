@@ -15,8 +15,7 @@ from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.results.outcomes import WORST_FIRST, CaseResult
 from mlflow_adk_eval.results.report import CasesInMemory, Report
-from mlflow_adk_eval.runs.checked_cells import TableReader
-from mlflow_adk_eval.runs.examined import read_config
+from mlflow_adk_eval.runs.examined import TableReader, read_config
 from mlflow_adk_eval.runs.files import Kind
 from mlflow_adk_eval.runs.manifest import Evidence, read_manifest
 from mlflow_adk_eval.runs.parts import CELLS

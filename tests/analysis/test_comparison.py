@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import EvalSet, Invocation, Report, Scored, UsageError, load_config, score
 from mlflow_adk_eval.analysis.comparison import turns
-from mlflow_adk_eval.analysis.comparison.causes import Cause
-from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
+from mlflow_adk_eval.analysis.comparison.compare import Cause, Comparison, compared
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.runs import compared_run
 from mlflow_adk_eval.analysis.comparison.turns import call_changes

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.calibration.calibration import labelled_of
-from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Label, LabelError, Unit, Units, opinions_of
-from mlflow_adk_eval.analysis.calibration.sampling import CellSample
+from mlflow_adk_eval.analysis.calibration.labels import CellSample, JudgeDecision, Label, LabelError, Unit, Units, opinions_of
 from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.api import gate

@@ -126,7 +126,7 @@ def test_both_ways_of_writing_leave_the_same_rows(store: str, monkeypatch: pytes
         raise RuntimeError("Straße gesperrt 🚧")
 
     with monkeypatch.context() as patched:
-        patched.setattr(logged_run, "bundle_of", keeping)
+        patched.setattr(logged_run.bundles, "bundle_of", keeping)
         patched.setattr(traces, "_TABLES", UNKNOWN_TABLES)
         report = evaluate(rooms(), answering(rooms(), heat="no 🙈", both=broken), CONFIG, experiment="ways", tracking_uri=store)
     plain = rows_of(store, report.run_id)

@@ -16,19 +16,9 @@ from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field, SerializerFunctionWrapHandler, model_serializer
 
-from mlflow_adk_eval.analysis.calibration.judge_error import (
-    Corrected,
-    Count,
-    Effect,
-    JudgeRates,
-    corrected_rate,
-    design_effect,
-    krippendorff_alpha,
-    pair_agreement,
-    rates_of,
-)
-from mlflow_adk_eval.analysis.calibration.labels import JudgeDecision, Opinion, Unit
-from mlflow_adk_eval.analysis.calibration.sampling import CellSample
+from mlflow_adk_eval.analysis.calibration import judge_error
+from mlflow_adk_eval.analysis.calibration.judge_error import design_effect
+from mlflow_adk_eval.analysis.calibration.labels import CellSample, JudgeDecision, Opinion, Unit
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.models import Strict, canonical_json
@@ -52,11 +42,11 @@ class CalibrationError(InputError):
 class Sample(Strict):
     """What a judge said of cells, whether or not people labelled them."""
 
-    passed: Count
-    judged: Count
-    unscored: Count = 0
+    passed: judge_error.Count
+    judged: judge_error.Count
+    unscored: judge_error.Count = 0
     """Planned cells without a score."""
-    design_effect: Effect = 1.0
+    design_effect: judge_error.Effect = 1.0
     """How many of the cells say as much as one that is independent of all others."""
 
     @property
@@ -68,10 +58,10 @@ class Sample(Strict):
 class People(Strict):
     """How far those who label agree with each other, on the cells that several of them labelled."""
 
-    cells: Count
-    disputed: Count
+    cells: judge_error.Count
+    disputed: judge_error.Count
     """Cells on which not all said the same. The majority is the label."""
-    tied: Count
+    tied: judge_error.Count
     """Cells with as many labels of each kind, which are left out."""
     agreement: float
     """The share of all pairs of labels of a cell that agree."""
@@ -79,12 +69,12 @@ class People(Strict):
     """Krippendorff's α; ``None`` where all labels are the same."""
 
 
-class Labelled(JudgeRates):
+class Labelled(judge_error.JudgeRates):
     """What people's labels say of the judge of a criterion or a rubric."""
 
-    unscored: Count = 0
+    unscored: judge_error.Count = 0
     """Labelled cells that the judge could not score. They are in no other count."""
-    split: Count = 0
+    split: judge_error.Count = 0
     """Labelled cells on which the judge's own votes differ."""
     sample: Sample
     """All cells of the calibrated runs."""
@@ -94,11 +84,11 @@ class Labelled(JudgeRates):
     """Why the labelled cells tell little of the others, as when they were chosen by verdict; empty where nothing speaks for that."""
 
     @property
-    def rates(self) -> JudgeRates:
+    def rates(self) -> judge_error.JudgeRates:
         """The judge's errors alone."""
-        return JudgeRates(**{name: getattr(self, name) for name in JudgeRates.model_fields})
+        return judge_error.JudgeRates(**{name: getattr(self, name) for name in judge_error.JudgeRates.model_fields})
 
-    def corrected(self, sample: Sample | None = None, confidence: float = 0.95) -> Corrected | str:
+    def corrected(self, sample: Sample | None = None, confidence: float = 0.95) -> judge_error.Corrected | str:
         """Return the pass rate that people would give; a text says why it is not known.
 
         Args:
@@ -106,7 +96,9 @@ class Labelled(JudgeRates):
             confidence: how often the interval is to cover the truth.
         """
         chosen = sample or self.sample
-        return self.selection or corrected_rate(chosen.passed, chosen.judged, self, confidence, design_effect=chosen.design_effect)
+        return self.selection or judge_error.corrected_rate(
+            chosen.passed, chosen.judged, self, confidence, design_effect=chosen.design_effect
+        )
 
 
 class CriterionCalibration(Labelled):
@@ -136,13 +128,13 @@ class LabelledCell(Strict):
     run_id: str | None = None
     """``None``: the only run."""
     eval_id: str
-    run_index: Count = 0
-    invocation_index: Count | None = None
+    run_index: judge_error.Count = 0
+    invocation_index: judge_error.Count | None = None
     """``None``: the whole case."""
     criterion: str
     rubric_id: str | None = None
-    passes: Count
-    fails: Count
+    passes: judge_error.Count
+    fails: judge_error.Count
 
     @model_serializer(mode="wrap")
     def _short(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -156,8 +148,8 @@ class LabelSource(Strict):
     source: str
     """``mlflow``, or the name of a file."""
     sha256: str
-    count: Count
-    labellers: Count
+    count: judge_error.Count
+    labellers: judge_error.Count
 
 
 class Disagreement(Strict):
@@ -165,8 +157,8 @@ class Disagreement(Strict):
 
     run_id: str
     eval_id: str
-    run_index: Count
-    invocation_index: Count | None
+    run_index: judge_error.Count
+    invocation_index: judge_error.Count | None
     """``None``: the whole case."""
     criterion: str
     rubric_id: str | None
@@ -196,7 +188,7 @@ class Calibration(Strict):
     disagreements: tuple[Disagreement, ...] = Field(default=(), exclude=True, repr=False)
     """Disagreements between judge and people, most certain first. Not saved in the file, because they quote conversations."""
 
-    def rates(self, criterion: str) -> JudgeRates | None:
+    def rates(self, criterion: str) -> judge_error.JudgeRates | None:
         """Return the error rates of a criterion's judge; ``None`` if nobody labelled its verdicts."""
         calibrated = self.criteria.get(criterion)
         return calibrated.rates if calibrated and calibrated.labelled else None
@@ -306,7 +298,7 @@ def labelled_of(
         if judged.passed is not None and opinion.passed is not None
     ]
     counted = None if weights is None else [weights.get(unit, 0.0) for unit, _, _ in pairs]
-    rates = rates_of([(unit.eval_id, judge, people) for unit, judge, people in pairs], counted)
+    rates = judge_error.rates_of([(unit.eval_id, judge, people) for unit, judge, people in pairs], counted)
     sample = _sample((unit.eval_id, judged.passed) for unit, judged in units.items())
     lacking = f"no sampled verdict {' or '.join(unlabelled)} is labelled: label the whole sample"
     return Labelled(
@@ -321,7 +313,7 @@ def labelled_of(
 
 def _people(opinions: Sequence[Opinion]) -> People | None:
     several = [opinion.answers for opinion in opinions if len(opinion.labels) > 1]
-    agreement = pair_agreement(several)
+    agreement = judge_error.pair_agreement(several)
     if agreement is None:
         return None
     return People(
@@ -329,11 +321,11 @@ def _people(opinions: Sequence[Opinion]) -> People | None:
         disputed=sum(len(set(answers)) > 1 for answers in several),
         tied=sum(opinion.passed is None for opinion in opinions),
         agreement=agreement,
-        alpha=krippendorff_alpha(several),
+        alpha=judge_error.krippendorff_alpha(several),
     )
 
 
-def _selection(sample: Sample, rates: JudgeRates) -> str:
+def _selection(sample: Sample, rates: judge_error.JudgeRates) -> str:
     """Return a sentence where passed and failed cells were labelled so differently often that it is hardly by chance."""
     passed, failed = sample.passed, sample.judged - sample.passed
     of_passed, of_failed = rates.true_passes + rates.false_passes, rates.true_failures + rates.false_failures

@@ -37,7 +37,6 @@ _WORST_SHARE = 0.5
 _DRAWS = 20_000
 _SEED = 0
 _JEFFREYS = 0.5
-_PAIR = 2
 
 
 class JudgeRates(Strict):
@@ -310,7 +309,7 @@ def pair_agreement(units: Iterable[Sequence[bool]]) -> float | None:
     >>> pair_agreement([[True, True], [True, False], [True]])
     0.5
     """
-    counted = [(sum(answers), len(answers)) for answers in units if len(answers) >= _PAIR]
+    counted = [(sum(answers), len(answers)) for answers in units if len(answers) > 1]
     pairs = sum(size * (size - 1) for _, size in counted)
     agreeing = sum(yes * (yes - 1) + (size - yes) * (size - yes - 1) for yes, size in counted)
     return agreeing / pairs if pairs else None
@@ -324,7 +323,7 @@ def krippendorff_alpha(units: Iterable[Sequence[bool]]) -> float | None:
     >>> round(krippendorff_alpha([[True, True], [False, False], [True, False]]), 3)
     0.444
     """
-    counted = [(sum(answers), len(answers)) for answers in units if len(answers) >= _PAIR]
+    counted = [(sum(answers), len(answers)) for answers in units if len(answers) > 1]
     yes, total = sum(passed for passed, _ in counted), sum(size for _, size in counted)
     no = total - yes
     if not yes or not no:

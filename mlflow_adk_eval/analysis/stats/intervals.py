@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 _ALIKE = 1e-12
 """Means that differ by less are one value: the difference is nothing but rounding."""
-_FEWEST = 2
 
 Interval = tuple[float, float]
 
@@ -37,7 +36,7 @@ def mean_interval(values_by_case: Mapping[str, Sequence[float]], confidence: flo
         The bounds; ``None`` where cases do not say how much cases differ: fewer than two, or all with one value.
     """
     groups = [values for values in values_by_case.values() if values]
-    if len(groups) < _FEWEST:
+    if len(groups) <= 1:
         return None
     if proportion and all(values[0] in (0, 1) and min(values) == max(values) for values in groups):
         return wilson_interval(sum(values[0] == 1 for values in groups) / len(groups), len(groups), confidence)

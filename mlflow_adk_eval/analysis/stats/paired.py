@@ -27,7 +27,6 @@ _DRAWS = 9_999
 _AT_ONCE = 12
 """Cases of which one of all 4,096 ways is drawn at a time."""
 _SEED = 0
-_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +179,7 @@ def _all_sums(sizes: Any) -> Any:
 def _spread(gains: Sequence[float], cases: int) -> float:
     """Return the standard deviation of the cases' differences, those that do not differ included."""
     scale = max(map(abs, gains), default=0.0)
-    if cases < _PAIR or not scale:
+    if cases <= 1 or not scale:
         return 0.0
     middle = math.fsum(gains) / cases / scale
     squares = math.fsum((gain / scale - middle) ** 2 for gain in gains) + (cases - len(gains)) * middle**2

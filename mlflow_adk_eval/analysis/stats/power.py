@@ -33,7 +33,6 @@ _TAIL = 1e-10
 """How much of a distribution may be left out of a sum over it."""
 _STEPS = 60
 """Halvings of the range from no drop to the largest; more do not change a float."""
-_PAIR = 2
 _HISTORIES, _MOST_SIMULATED = 100, 20_000
 """How many runs until decided are simulated, and how many cases they have at most."""
 _ALIKE = 1e-9
@@ -297,7 +296,7 @@ def _sources(
     """Yield what is known of the spread, the best first."""
     noise, means = _noise(values), [mean(runs) for runs in values.values() if runs]
     paired = compare_paired(before, values) if before else None
-    if before and paired and paired.cases >= _PAIR:
+    if before and paired and paired.cases > 1:
         # The square of the mean belongs to it: what a case that passes and then fails contributes to the share of such cases.
         mcnemar = paired.test == "mcnemar"
         square = paired.spread**2 * (paired.cases - 1) / paired.cases + paired.difference**2 if mcnemar else paired.spread**2
@@ -308,7 +307,7 @@ def _sources(
     if noise is not None:
         explanation = "the difference between repeated runs of a case, as for two equally good versions"
         yield "repeated runs", math.sqrt(2 * noise / num_runs), explanation
-    if len(means) >= _PAIR:
+    if len(means) > 1:
         more = ", and what more runs bring" if num_runs > _fewest_runs(values) else ""
         assumed = "assumes that the scores of two versions are unrelated; a baseline or repeated runs would show their correlation"
         yield "unrelated scores", math.sqrt(2 * variance(means)), assumed + more
@@ -322,7 +321,7 @@ def _sources(
 
 def _noise(values: Values) -> float | None:
     """Return how far the runs of a case vary, as a variance; ``None`` where no case has two."""
-    repeated = [runs for runs in values.values() if len(runs) >= _PAIR]
+    repeated = [runs for runs in values.values() if len(runs) > 1]
     return mean(map(variance, repeated)) if repeated else None
 
 

@@ -120,8 +120,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            msg = f"the key {key!r} is repeated in one object"
-            raise ValueError(msg)
+            raise ValueError(f"the key {key!r} is repeated in one object")
         found[key] = value
     return found
 

@@ -15,26 +15,15 @@ from itertools import pairwise
 from typing import Literal
 
 from mlflow_adk_eval.errors import AliasBusyError, UsageError
+from mlflow_adk_eval.gating.promotion import record as records
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, ClaimLogError, ClaimParams, aliases_in
 from mlflow_adk_eval.gating.promotion.promote import changed_since, claimed, patiently
-from mlflow_adk_eval.gating.promotion.record import (
-    HIDDEN,
-    Record,
-    RegisteredModel,
-    Target,
-    VersionId,
-    format_version,
-    pass_tag,
-    stamped,
-    undecided,
-    with_problems,
-)
 from mlflow_adk_eval.gating.promotion.verify import Verification, recreated, verify_version
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.text import few
 
-LAST_ROLLBACK = f"{HIDDEN}.last_rollback"
+LAST_ROLLBACK = f"{records.HIDDEN}.last_rollback"
 """Where a version says that the alias was taken back to it."""
 RollbackKind = Literal["rollback", "restore"]
 
@@ -56,8 +45,8 @@ class RollbackResult:
     def __str__(self) -> str:
         """Return what happened as a sentence."""
         if self.version is None:
-            return f"{self.alias} of {self.model!r} stays at {format_version(self.previous)}"
-        return f"{self.alias} of {self.model!r} goes back from {format_version(self.previous)} to version {self.version}"
+            return f"{self.alias} of {self.model!r} stays at {records.format_version(self.previous)}"
+        return f"{self.alias} of {self.model!r} goes back from {records.format_version(self.previous)} to version {self.version}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +84,12 @@ class AliasRollback:
 
             # (3) Find the last version that held the alias and whose record comes to a pass today.
             problems: list[str] = []
-            passed: Record | None = None
+            passed: records.Record | None = None
             former = dict.fromkeys(version.number for version in reversed(claims.former_holders(holder)) if version.number != held)
             for version in [to] if to else former:
-                found = self._verify(version) if version != held else Verification(decision=undecided("it already holds the alias"))
+                found = self._verify(version) if version != held else Verification(decision=records.undecided("it already holds the alias"))
                 if found.record is not None and found.decision.passed:
-                    passed = replace(found.record, decision=stamped(found.decision, store.clock()))
+                    passed = replace(found.record, decision=records.stamped(found.decision, store.clock()))
                     break
                 problems += [f"version {version} cannot hold the alias {alias}: {reason}" for reason in found.decision.reasons]
                 if self.kind == "restore" and not found.disproven:
@@ -132,14 +121,14 @@ class AliasRollback:
         try:
             return verify_version(self.store, self.name, version, self.alias)
         except UsageError as error:
-            return Verification(decision=undecided(str(error)), disproven=True)
+            return Verification(decision=records.undecided(str(error)), disproven=True)
 
-    def _stay(self, holder: VersionId | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
-        decision = stamped(with_problems(decision or undecided(), problems), self.store.clock())
+    def _stay(self, holder: records.VersionId | None, problems: Sequence[str], decision: Decision | None = None) -> RollbackResult:
+        decision = records.stamped(records.with_problems(decision or records.undecided(), problems), self.store.clock())
         previous = holder.number if holder else None
         return RollbackResult(model=self.name, alias=self.alias, kind=self.kind, previous=previous, version=None, decision=decision)
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: records.Record) -> None:
         """Note on both versions that the alias was taken back."""
         with suppress(UsageError):  # a version that was deleted at once needs no tags
             self.store.tag(record.target, record.tags(LAST_ROLLBACK) | {f"{LAST_ROLLBACK}.reason": self.reason, LAST_ROLLBACK: self.kind})
@@ -147,7 +136,7 @@ class AliasRollback:
             left = replace(record.target, version=record.previous.number)
             note = f"for version {record.target.version} by {record.decision.decided_by} at {record.decision.decided_at}: {self.reason}"
             with suppress(UsageError):
-                self.store.tag(left, {f"{HIDDEN}.given_up.{self.alias}": note})
+                self.store.tag(left, {f"{records.HIDDEN}.given_up.{self.alias}": note})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +196,7 @@ def audit_in(
 
     def was_promoted(alias: str, version: str) -> bool:
         try:
-            return pass_tag(alias) in store.tags(Target(name=name, version=version, alias=alias))
+            return records.pass_tag(alias) in store.tags(records.Target(name=name, version=version, alias=alias))
         except UsageError:  # it was deleted in the moment that the alias was set, which MLflow does not prevent
             return True
 
@@ -225,7 +214,7 @@ def audit_in(
     return tuple(_restored(store, each, dry_run=dry_run) if restore and not each.valid else each for each in found)
 
 
-def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model: RegisteredModel, *, wanted: bool) -> AliasAudit:
+def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model: records.RegisteredModel, *, wanted: bool) -> AliasAudit:
     holder = store.holder(name, alias, model)
     result = partial(AliasAudit, model=name, alias=alias, version=holder.number if holder else None)
     try:
@@ -252,21 +241,21 @@ def _audit(store: MlflowStore, name: str, alias: str, params: ClaimParams, model
     return result(valid=decision.passed, reasons=decision.reasons, set_by=claim.by, set_at=set_at, kind=claim.kind)
 
 
-def _notes(claims: ClaimLog, holder: VersionId | None) -> Iterator[str]:
+def _notes(claims: ClaimLog, holder: records.VersionId | None) -> Iterator[str]:
     """Yield what else the claim log shows: moves that it does not explain, a claim that has not ended, and what is no claim."""
     for before, after in pairwise(claims.moves(holder)):
         then, now = before.claim.version, after.claim.version
         if now.model_created_ms != then.model_created_ms:
             yield f"before {after.claim}, {then.difference(now)}"
         elif after.claim.previous != then:
-            yield f"before {after.claim}, it was moved by hand from version {then.number} to {format_version(after.claim.previous)}"
+            yield f"before {after.claim}, it was moved by hand from version {then.number} to {records.format_version(after.claim.previous)}"
     if claims.last and claims.last.pending:
         yield f"{claims.last.claim} is not finished"
     yield from few(claims.skipped)
 
 
 def _restored(store: MlflowStore, found: AliasAudit, *, dry_run: bool) -> AliasAudit:
-    reason = f"{format_version(found.version)}: {next(iter(found.reasons), 'it does not verify')}"
+    reason = f"{records.format_version(found.version)}: {next(iter(found.reasons), 'it does not verify')}"
     way_back = AliasRollback(store=store, name=found.model, alias=found.alias, kind="restore", reason=reason)
     try:
         back = way_back.run(dry_run=dry_run)

@@ -157,8 +157,10 @@ class BaselineSearch:
             return Baseline(name=f"the {source.alias} of {model!r}", problems=(moved,) if moved else ())
         version = self.store.version(model, number, registered)
         candidate = (self.candidate.name, self.candidate.version) if self.candidate else None  # numbers are those of their model
-        if (model, number) == candidate and source.alias is not None and not self.store.claim_log(model, source.alias).claimed:
-            return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
+        if (model, number) == candidate and source.alias is not None:
+            entries = self.store.claim_log(model, source.alias).entries
+            if all(entry.claim.verdict != "passed" for entry in entries):  # nobody ever claimed it, be it in vain
+                return Baseline(name=f"the {source.alias} of {model!r}", version=version.id)
         name = (f"the {source.alias}, " if source.alias else "") + f"version {number} of {model!r}"
         if version.id.model_id is None:
             problem = f"it was made from {version.id.source!r}, not from a LoggedModel, so no run can be matched to it"

@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -33,11 +32,13 @@ from typing import Any, Literal, TypeVar
 from pydantic import AwareDatetime, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.errors import InputError, UsageError
+from mlflow_adk_eval.evalset.models import Strict
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.promotion.record import Kind, VersionId
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.results.outcomes import Verdict
+from mlflow_adk_eval.runs.files import replaced
 from mlflow_adk_eval.signing.keys import Signer, Verifier
 from mlflow_adk_eval.text import few
 
@@ -207,11 +208,6 @@ class ClaimLog:
     def pending(self) -> bool:
         """Whether somebody is setting the alias."""
         return self.last is not None and self.last.pending
-
-    @property
-    def claimed(self) -> bool:
-        """Whether anybody ever claimed the alias, be it in vain: a refusal is no such claim."""
-        return any(entry.claim.verdict == "passed" for entry in self.entries)
 
     def entry(self, number: int) -> Entry | None:
         """Return the claim of a number."""
@@ -425,8 +421,7 @@ _WANTED = {Claim: "a claim", Confirmation: "a confirmation", End: "the end of a 
 _ADAPTERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in _WANTED}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class Pin(Strict):
     """The entry of a claim log that must still be in it."""
 
     log: str
@@ -488,9 +483,7 @@ class Checkpoint:
         pins = self.pins()
         pins.setdefault(model, {})[claims.alias] = Pin(log=claims.log, number=last.number, sha256=last.sha256)
         try:
-            with tempfile.NamedTemporaryFile(dir=self.path.absolute().parent, delete=False) as aside:
-                aside.write(_PINS.dump_json(pins, indent=2) + b"\n")
-            Path(aside.name).replace(self.path)  # so that no job ever reads half of it
+            replaced(self.path, lambda path: path.write_bytes(_PINS.dump_json(pins, indent=2) + b"\n"))
         except OSError as error:
             raise UsageError(f"the checkpoint {self.path} cannot be written: {error.strerror}") from None
 

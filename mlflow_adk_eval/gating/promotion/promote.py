@@ -27,23 +27,9 @@ from typing import TypeVar
 
 from mlflow_adk_eval.errors import AgentError, AliasBusyError, UsageError
 from mlflow_adk_eval.gating.policy.model import Holdout, Policy
+from mlflow_adk_eval.gating.promotion import record as records
 from mlflow_adk_eval.gating.promotion.baseline_search import attempt_in, eval_set_of
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimLogError, Confirmation, End, Outcome, read_claim, text_of
-from mlflow_adk_eval.gating.promotion.record import (
-    REFUSAL,
-    TAG,
-    Record,
-    RecordedBaseline,
-    RecordedHoldout,
-    Target,
-    VersionId,
-    format_version,
-    pass_tag,
-    stamped,
-    undecided,
-    version_problems,
-    with_problems,
-)
 from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
@@ -65,7 +51,7 @@ _PARTS = ("lifecycle_stage", "status", "end_time", "params", "tags", "metrics", 
 
 def promote_in(
     store: MlflowStore,
-    target: Target,
+    target: records.Target,
     run_id: str,
     policy: Policy,
     *,
@@ -98,7 +84,7 @@ def promote_in(
             claims = store.claim_log(target.name, target.alias)
         except ClaimLogError as error:
             untold = "this refusal is not in the claim log, so it does not count as an attempt"
-            return stamped(replace(undecided(str(error), run_id=run_id), notes=(untold,)), store.clock())
+            return records.stamped(replace(records.undecided(str(error), run_id=run_id), notes=(untold,)), store.clock())
 
         # (2) Read the version, who holds the alias, the evidence and what it is compared with. Each run is examined once.
         model = store.model(target.name)
@@ -113,7 +99,7 @@ def promote_in(
         measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
         decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now, policy))
         moved = list(_baseline_moved(store, target, policy, compared, holder))
-        decision = stamped(with_problems(decision, [*version_problems(target, version, run.evidence), *moved]), now)
+        decision = records.stamped(records.with_problems(decision, [*records.version_problems(target, version, run.evidence), *moved]), now)
 
         # (4) Decide nothing while others are at the alias, or have been since (1), unless the evidence fails whatever they do.
         pending = claims.last is not None and claims.last.pending and not claims.last.carried_out(holder, version.id)
@@ -125,7 +111,7 @@ def promote_in(
 
         # (5) If everything else passes, have the held-out cases scored, once. The use is an entry of the claim log before the agent is
         # called: it counts whatever becomes of this process. That takes its time, so all is read and decided again afterwards.
-        record = Record(
+        record = records.Record(
             target=target,
             version=version.id,
             previous=holder,
@@ -152,7 +138,7 @@ def promote_in(
             enter(store, record, claims)
             return _refuse(store, record)
 
-        earlier = version.tags.get(pass_tag(target.alias))
+        earlier = version.tags.get(records.pass_tag(target.alias))
         decided_on = (run.evidence, former, held.run.evidence if held and held.run else None)
         try:
             # (7) Claim the number that was free in (1): of all who decided on the same claim log, one gets it.
@@ -164,7 +150,7 @@ def promote_in(
 
                 # (9) Keep the record, and then what leads to it: should this process die right after the alias is set, the version has it.
                 store.write(record)
-                store.tag(target, {pass_tag(target.alias): str(record.location)})
+                store.tag(target, {records.pass_tag(target.alias): str(record.location)})
 
                 # (10) Look again at what may change with a single request each, so that it comes last; the evidence would take too long here.
                 claim.require(changed_since(store, record))
@@ -187,11 +173,11 @@ def promote_in(
     return patiently(attempt, store, target.name, target.alias, wait_s)
 
 
-def _recorded(compared: Baseline | None) -> RecordedBaseline | None:
+def _recorded(compared: Baseline | None) -> records.RecordedBaseline | None:
     if compared is None:
         return None
     run = {"run_id": compared.run.evidence.run_id, "sha256": compared.run.evidence.sha256} if compared.run else {}
-    return RecordedBaseline(name=compared.name, version=compared.version, problems=compared.problems, **run)
+    return records.RecordedBaseline(name=compared.name, version=compared.version, problems=compared.problems, **run)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,7 +194,7 @@ class _HoldoutUse:
     eval_set: str = ""
     use: int = 0
 
-    def score(self, candidate: ReadableRun, record: Record, claims: ClaimLog) -> bool:
+    def score(self, candidate: ReadableRun, record: records.Record, claims: ClaimLog) -> bool:
         """Have the cases scored, unless they were or cannot be; return whether that is an entry of the claim log now.
 
         Args:
@@ -244,21 +230,21 @@ class _HoldoutUse:
             self.problem = f"holdout: {type(error).__name__}: {message_of(error)}"
         return self.store.claim_log(record.target.name, record.target.alias).next != claims.next
 
-    def decided(self, record: Record, candidate: ExaminedRun, now: datetime) -> Record:
+    def decided(self, record: records.Record, candidate: ExaminedRun, now: datetime) -> records.Record:
         """Return the record of a pass, decided together with what the cases came to."""
         if self.run is None:
-            return replace(record, decision=with_problems(record.decision, [self.problem]))
+            return replace(record, decision=records.with_problems(record.decision, [self.problem]))
         try:
             champion = self._champion(record)
         except UsageError as error:  # another one than when they were scored
-            return replace(record, decision=with_problems(record.decision, [f"holdout: {error}"]))
+            return replace(record, decision=records.with_problems(record.decision, [f"holdout: {error}"]))
         held, evidence = HeldOut(run=self.run, eval_set=self.eval_set, use=self.use, champion=champion), self.run.evidence
         decision = with_holdout(record.decision, self.policy, candidate, held, now=now, calibration=self.store.calibration)
         run = {"run_id": evidence.run_id, "sha256": evidence.sha256}
-        recorded = RecordedHoldout(eval_set=self.eval_set, use=self.use, **run, compared=_recorded(champion))
+        recorded = records.RecordedHoldout(eval_set=self.eval_set, use=self.use, **run, compared=_recorded(champion))
         return replace(record, decision=decision, holdout=recorded)
 
-    def _champion(self, record: Record) -> Baseline | None:
+    def _champion(self, record: records.Record) -> Baseline | None:
         """Return the champion's run of the held-out cases, by its promotion record; ``None`` where none is compared.
 
         Raises:
@@ -279,19 +265,19 @@ class _HoldoutUse:
         return Baseline(name=name, version=champion, run=as_then(self.store, f"the held-out cases of {name},", then.run_id, then.sha256))
 
 
-def _finish(store: MlflowStore, record: Record, earlier: str | None, problem: str) -> Decision:
+def _finish(store: MlflowStore, record: records.Record, earlier: str | None, problem: str) -> Decision:
     if not problem:
-        _tag(store, record.target, {**record.tags(), pass_tag(record.target.alias): str(record.location)})
+        _tag(store, record.target, {**record.tags(), records.pass_tag(record.target.alias): str(record.location)})
         with suppress(UsageError):  # a version or run that was deleted at once needs no description
             store.describe(record)
         return record.decision
     _untag(store, record, earlier)
-    return _refuse(store, replace(record, decision=stamped(with_problems(record.decision, [problem]), store.clock())))
+    return _refuse(store, replace(record, decision=records.stamped(records.with_problems(record.decision, [problem]), store.clock())))
 
 
-def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
+def _untag(store: MlflowStore, record: records.Record, earlier: str | None) -> None:
     """Have the tag of a version that leads to its record not lead to one that came to nothing."""
-    target, key = record.target, pass_tag(record.target.alias)
+    target, key = record.target, records.pass_tag(record.target.alias)
     with suppress(UsageError):
         if store.tags(target).get(key) == str(record.location):
             if earlier:
@@ -300,9 +286,9 @@ def _untag(store: MlflowStore, record: Record, earlier: str | None) -> None:
                 store.untag(target, key)
 
 
-def _tag(store: MlflowStore, target: Target, tags: Mapping[str, str]) -> None:
+def _tag(store: MlflowStore, target: records.Target, tags: Mapping[str, str]) -> None:
     """Set tags, again if a refusal of the same version is being noted at the same time. The one that leads to the record is there already."""
-    missing = {key: value for key, value in tags.items() if key != pass_tag(target.alias)}
+    missing = {key: value for key, value in tags.items() if key != records.pass_tag(target.alias)}
     with suppress(UsageError):  # a version that was deleted at once needs no tags
         for _ in range(3):
             store.tag(target, missing)
@@ -320,7 +306,7 @@ def _evidence_changed(store: MlflowStore, decided_on: Iterable[Evidence]) -> Ite
 
 
 def _baseline_moved(
-    store: MlflowStore, target: Target, policy: Policy, compared: Baseline | None, holder: VersionId | None
+    store: MlflowStore, target: records.Target, policy: Policy, compared: Baseline | None, holder: records.VersionId | None
 ) -> Iterator[str]:
     """Yield that the alias whose version was compared with is somewhere else."""
     source = policy.baseline
@@ -330,11 +316,11 @@ def _baseline_moved(
     found = holder if (model, source.alias) == (target.name, target.alias) else store.holder(model, source.alias)
     if found != compared.version:
         difference = compared.version.difference(found) if found and compared.version and found.number == compared.version.number else ""
-        where = f"at {format_version(found)} now" + (f", a different version: {difference}" if difference else "")
+        where = f"at {records.format_version(found)} now" + (f", a different version: {difference}" if difference else "")
         yield f"it was compared with {compared.name}, but the alias {source.alias} of {model!r} is {where}"
 
 
-def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Decision:
+def _refuse(store: MlflowStore, record: records.Record, *, beside: bool = False) -> Decision:
     """Record a refusal; `beside`: leave the version's own tags alone, since somebody is at work on it.
 
     The same goes for a version that holds an alias by an earlier pass, whose record must stay.
@@ -343,13 +329,13 @@ def _refuse(store: MlflowStore, record: Record, *, beside: bool = False) -> Deci
     store.write(record)
     with suppress(UsageError):  # a version that was deleted needs no tags
         tags, aliases = store.tags(target), store.model(target.name).aliases
-        if not beside and aliases.get(target.alias) != target.version and pass_tag(target.alias) in tags:
-            store.untag(target, pass_tag(target.alias))
-        holds_pass = tags.get(TAG) == "passed" and aliases.get(tags.get(f"{TAG}.alias", "")) == target.version
-        prefix = REFUSAL if beside or holds_pass else TAG
+        if not beside and aliases.get(target.alias) != target.version and records.pass_tag(target.alias) in tags:
+            store.untag(target, records.pass_tag(target.alias))
+        holds_pass = tags.get(records.TAG) == "passed" and aliases.get(tags.get(f"{records.TAG}.alias", "")) == target.version
+        prefix = records.REFUSAL if beside or holds_pass else records.TAG
         # The verdict goes first, so that no moment shows a pass with the details of a refusal.
         store.tag(target, dict(reversed(record.tags(prefix).items())))
-        if prefix == TAG:
+        if prefix == records.TAG:
             store.describe(record)
     return record.decision
 
@@ -363,7 +349,7 @@ class ClaimedAlias:
     """A claim that its owner has, and what is to come of it. `claimed` says in which order its methods are called."""
 
     store: MlflowStore
-    record: Record
+    record: records.Record
     claim: Claim
     problem: str = ""
     """Why the alias was not set; empty if it was."""
@@ -395,7 +381,7 @@ class ClaimedAlias:
         self.store.set_alias(target)
         holder = self.store.holder(target.name, target.alias)
         if holder != self.record.version:
-            raise _RefusedError(f"the alias {target.alias} was set on {target}, but immediately moved to {format_version(holder)}")
+            raise _RefusedError(f"the alias {target.alias} was set on {target}, but immediately moved to {records.format_version(holder)}")
 
     def end(self) -> str:
         """End the claim, and return why the alias was not set after all, if it turns out last that others gave the claim up.
@@ -416,7 +402,7 @@ class ClaimedAlias:
         return f"MLflow took so long to set the alias {self.claim.alias} that another process closed the claim as {outcome}"
 
 
-def enter(store: MlflowStore, record: Record, claims: ClaimLog, *, holdout: str = "") -> Claim:
+def enter(store: MlflowStore, record: records.Record, claims: ClaimLog, *, holdout: str = "") -> Claim:
     """Enter a decision into the claim log, under the number that was free when it was made.
 
     Args:
@@ -474,7 +460,7 @@ def enter(store: MlflowStore, record: Record, claims: ClaimLog, *, holdout: str 
 
 
 @contextmanager
-def claimed(store: MlflowStore, record: Record, claims: ClaimLog) -> Generator[ClaimedAlias, None, None]:
+def claimed(store: MlflowStore, record: records.Record, claims: ClaimLog) -> Generator[ClaimedAlias, None, None]:
     """Claim the alias of a record, and leave to the block what is to be checked and written before it is confirmed and set.
 
     What the block refuses (`ClaimedAlias.require`), and what it misses, is the claim's `problem` afterwards. When that is noted, and
@@ -549,7 +535,7 @@ def patiently(attempt: Callable[[], T], store: MlflowStore, name: str, alias: st
                 break
 
 
-def changed_since(store: MlflowStore, record: Record) -> Iterator[str]:
+def changed_since(store: MlflowStore, record: records.Record) -> Iterator[str]:
     """Yield that the version, or who holds the alias, is not what it was when the record was decided."""
     target, model = record.target, store.model(record.target.name)
     version, holder = store.version(target.name, target.version, model), store.holder(target.name, target.alias, model)
@@ -558,5 +544,7 @@ def changed_since(store: MlflowStore, record: Record) -> Iterator[str]:
     if difference := record.version.difference(version.id):
         yield f"{target} was replaced while the evidence was being read: {difference}"
     if holder != record.previous:
-        moved = f"moved from {format_version(record.previous)} to {format_version(holder)} while the evidence was being read"
+        moved = (
+            f"moved from {records.format_version(record.previous)} to {records.format_version(holder)} while the evidence was being read"
+        )
         yield f"the alias {target.alias} {moved}, so it was not set"

@@ -14,24 +14,8 @@ from datetime import datetime
 
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import Policy
+from mlflow_adk_eval.gating.promotion import record as records
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, key_of
-from mlflow_adk_eval.gating.promotion.record import (
-    TAG,
-    Record,
-    RecordedBaseline,
-    RecordLocation,
-    RegisteredModel,
-    Target,
-    Version,
-    VersionId,
-    decision_statement,
-    format_version,
-    read_location,
-    read_record,
-    undecided,
-    version_problems,
-    with_problems,
-)
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline
@@ -74,7 +58,7 @@ class Verification:
     """What a version's promotion comes to today."""
 
     decision: Decision
-    record: Record | None = None
+    record: records.Record | None = None
     """``None`` if there is none that can be read."""
     disproven: bool = False
     """Whether the record itself is false: its evidence is as it was, and comes to *failed*; or the version is no more."""
@@ -84,8 +68,8 @@ class Verification:
 class RecordedPass:
     """The record by which a version holds an alias, or held it, as it was written."""
 
-    record: Record
-    location: RecordLocation
+    record: records.Record
+    location: records.RecordLocation
     problems: tuple[str, ...]
     """Why it does not stand, going by the claim log and the signatures alone; the evidence is not read."""
 
@@ -109,13 +93,13 @@ def verify_in(store: MlflowStore, name: str, version: str | None, alias: str | N
         raise UsageError(f"the registered model {name!r} has no alias {alias}")
     found = store.version(name, chosen)
     if alias is not None and holder != found.id:
-        return undecided(f"version {chosen} of {name!r} does not hold the alias {alias}")
+        return records.undecided(f"version {chosen} of {name!r} does not hold the alias {alias}")
     if alias is not None and (moved := moved_by_hand(store, name, alias, holder)):
-        return undecided(moved)
+        return records.undecided(moved)
     return verify_version(store, name, chosen, alias, policy, found).decision
 
 
-def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: VersionId | None) -> str:
+def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: records.VersionId | None) -> str:
     """Return that an alias is not where its claim log has it; empty if it is."""
     try:
         claims = store.claim_log(name, alias)
@@ -126,17 +110,17 @@ def moved_by_hand(store: MlflowStore, name: str, alias: str, holder: VersionId |
         return ""
     skipped = f" ({claims.skipped[-1]})" if claims.skipped else ""
     if rightful is None:
-        found = f"{format_version(holder)} of {name!r} holds the alias {alias}, but its claim log does not show that promotion"
+        found = f"{records.format_version(holder)} of {name!r} holds the alias {alias}, but its claim log does not show that promotion"
         return f"{found}: it was set by hand{skipped}"
     if problem := recreated(name, alias, rightful, store.model(name)):
         return problem
     if holder is not None and holder.number == rightful.number:
         return f"the alias {alias} of {name!r} does not point to the version in its claim log: {rightful.difference(holder)}"
-    found = f"the alias {alias} of {name!r} points to {format_version(holder)}, but its claim log says {format_version(rightful)}"
+    found = f"the alias {alias} of {name!r} points to {records.format_version(holder)}, but its claim log says {records.format_version(rightful)}"
     return f"{found}: it was moved by hand{skipped}"
 
 
-def recreated(name: str, alias: str, promoted: VersionId, model: RegisteredModel) -> str:
+def recreated(name: str, alias: str, promoted: records.VersionId, model: records.RegisteredModel) -> str:
     """Return that an alias was promoted in another registered model than the one that has the name, and how to go on; empty if not."""
     if model.created_ms == promoted.model_created_ms:
         return ""
@@ -146,7 +130,7 @@ def recreated(name: str, alias: str, promoted: VersionId, model: RegisteredModel
 
 
 def verify_version(
-    store: MlflowStore, name: str, version: str, alias: str | None, policy: Policy | None = None, found: Version | None = None
+    store: MlflowStore, name: str, version: str, alias: str | None, policy: Policy | None = None, found: records.Version | None = None
 ) -> Verification:
     """Return what the promotion of a version to an alias, or else its last decision, comes to today, whether or not it holds the alias.
 
@@ -168,11 +152,11 @@ def verify_version(
         # (1) to (6) The record is the one that the claim log names, unchanged, signed, about this version, and nothing contradicts it.
         recorded = recorded_pass(store, name, version, alias, found)
         if isinstance(recorded, str):
-            return Verification(decision=undecided(recorded))
+            return Verification(decision=records.undecided(recorded))
         # (7) The evidence is there, and can be believed as it is today.
         run = examine(store.evidence(recorded.location.run_id))
     except UsageError as error:
-        return Verification(decision=undecided(f"the evidence for version {version} of {name!r} is gone: {error}"))
+        return Verification(decision=records.undecided(f"the evidence for version {version} of {name!r} is gone: {error}"))
     record, then = recorded.record, recorded.record.decision
 
     # (8) The record is of a pass, by the policy that it holds, on this very evidence, which is about this version.
@@ -184,14 +168,16 @@ def verify_version(
         problems.append(f"the policy {record.policy.name!r} in the promotion record {other}")
     if then.evidence_sha256 != run.evidence.sha256:
         problems.append(f"the evidence of run {run.evidence.run_id} was changed after the decision")
-    problems += version_problems(record.target, found, run.evidence)
+    problems += records.version_problems(record.target, found, run.evidence)
     intact = not problems and not run.problems
 
     # (9) What it was compared with is as it was, too.
     try:
         baseline = _as_compared(store, record.compared)
     except UsageError as error:
-        return Verification(decision=with_problems(undecided(str(error), run_id=run.evidence.run_id), problems), record=record)
+        return Verification(
+            decision=records.with_problems(records.undecided(str(error), run_id=run.evidence.run_id), problems), record=record
+        )
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at = datetime.fromisoformat(then.decided_at)
@@ -205,7 +191,7 @@ def verify_version(
         problems.append(str(error))
     if then.passed and today.passed:
         problems += differences(then, today)
-    decision = with_problems(today, problems)
+    decision = records.with_problems(today, problems)
 
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
@@ -213,7 +199,7 @@ def verify_version(
         measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
         decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
-            decision = with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
+            decision = records.with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
         if not decision.passed:
             decision = replace(decision, reasons=(f"{record.target} does not meet the policy {policy.name!r}", *decision.reasons))
     if decision.passed:
@@ -222,7 +208,7 @@ def verify_version(
     return Verification(decision=decision, record=record, disproven=intact and policy is None and decision.verdict == "failed")
 
 
-def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None, found: Version) -> RecordedPass | str:
+def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None, found: records.Version) -> RecordedPass | str:
     """Return the record of a version's last promotion to an alias, as the claim log names it, or why there is none that can be read.
 
     Tags lead to it only where no alias is named: anybody could have them lead elsewhere.
@@ -235,11 +221,11 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
     # (1) The claim log names the record of the last promotion of this very version to the alias.
     params, holder = store.claims(name), None if alias is None else store.holder(name, alias)
     if alias is None:
-        location = read_location(found.tags.get(f"{TAG}.record", ""))
+        location = records.read_location(found.tags.get(f"{records.TAG}.record", ""))
     else:
         moves = store.claim_log(name, alias, params).moves(holder)
         named = [entry.claim.record for entry in moves if (entry.claim.version, entry.claim.kind) == (found.id, "promotion")]
-        location = read_location(named[-1]) if named else None
+        location = records.read_location(named[-1]) if named else None
     if location is None:
         return f"{what} has no " + (f"promotion to the alias {alias} in the claim log" if alias else "promotion record")
 
@@ -249,12 +235,12 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
         return f"{what}: its promotion record {location.path} is missing from {place}"
     if sha256(content) != location.sha256:
         return f"{what}: its promotion record {location.path} in {place} was changed after the decision"
-    record = read_record(content)
+    record = records.read_record(content)
     if record is None:
         return f"{what}: its promotion record {location.path} in {place} cannot be read"
 
     # (3) It is about this version and alias, and not about another version that had the number.
-    if record.target != Target(name=name, version=found.id.number, alias=alias or record.target.alias):
+    if record.target != records.Target(name=name, version=found.id.number, alias=alias or record.target.alias):
         return f"{what}: its promotion record is for {record.target} and the alias {record.target.alias}"
     if difference := record.version.difference(found.id):
         return f"{what}: its promotion record is for another version: {difference}"
@@ -270,15 +256,15 @@ def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None
     # (6) The tags that repeat it say the same, except while they are written and those of a later record; and a version that holds the
     # alias no more was not refused it since.
     entry, tags = claims.entry(record.claim), found.tags
-    if not (entry and entry.pending) and location.path in tags.get(f"{TAG}.record", "").split():
+    if not (entry and entry.pending) and location.path in tags.get(f"{records.TAG}.record", "").split():
         problems += [f"the tag {key} disagrees with the promotion record" for key, value in record.tags().items() if tags.get(key) != value]
-    verdict = tags.get(TAG, "passed")
-    if holder != found.id and verdict != "passed" and tags.get(f"{TAG}.alias") == record.target.alias:
-        problems.append(f"{record.target} was refused the alias {record.target.alias} later: {tags.get(f'{TAG}.reason', verdict)}")
+    verdict = tags.get(records.TAG, "passed")
+    if holder != found.id and verdict != "passed" and tags.get(f"{records.TAG}.alias") == record.target.alias:
+        problems.append(f"{record.target} was refused the alias {record.target.alias} later: {tags.get(f'{records.TAG}.reason', verdict)}")
     return RecordedPass(record=record, location=location, problems=tuple(problems))
 
 
-def _signature_problems(store: MlflowStore, location: RecordLocation, content: bytes) -> Iterator[str]:
+def _signature_problems(store: MlflowStore, location: records.RecordLocation, content: bytes) -> Iterator[str]:
     if store.verifier is None:
         return
     envelope = store.artifact(location.run_id, location.path + ENVELOPE)
@@ -288,11 +274,13 @@ def _signature_problems(store: MlflowStore, location: RecordLocation, content: b
     payload = store.verifier.opened(envelope, PAYLOAD_TYPE)
     if payload is None:
         yield f"its promotion record {location.path} is not signed with the key"
-    elif read_statement(payload, DECISION) != decision_statement(location, content):
+    elif read_statement(payload, DECISION) != records.decision_statement(location, content):
         yield f"the signature of its promotion record {location.path} covers something else"
 
 
-def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, holder: VersionId | None) -> Iterator[str]:
+def _claim_problems(
+    claims: ClaimLog, record: records.Record, location: records.RecordLocation, holder: records.VersionId | None
+) -> Iterator[str]:
     """Yield why a record of a pass is not that of a claim that set the alias, or one from which somebody went back."""
     entry, what = claims.entry(record.claim), f"the claim {key_of(claims.alias, record.claim)} of its promotion record"
     if not record.decision.passed:
@@ -323,7 +311,7 @@ def _claim_problems(claims: ClaimLog, record: Record, location: RecordLocation, 
             return
 
 
-def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> Baseline | None:
+def _baseline_for(policy: Policy, record: records.Record, baseline: Baseline | None) -> Baseline | None:
     """Return what a policy compares with today: what the promotion was compared with, if that is what it names.
 
     Whoever promotes chooses that by their own policy. What is to be done where it is missing is no matter.
@@ -341,7 +329,7 @@ def _baseline_for(policy: Policy, record: Record, baseline: Baseline | None) -> 
     return Baseline(name="its baseline", problems=(problem,))
 
 
-def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | None:
+def _held_out_today(store: MlflowStore, record: records.Record) -> HeldOut | None:
     """Return what the held-out cases came to, as it is today; ``None`` where nothing holds them out.
 
     Raises:
@@ -356,7 +344,7 @@ def _held_out_today(store: MlflowStore, record: Record) -> HeldOut | None:
     return HeldOut(run=run, eval_set=then.eval_set, use=then.use, champion=champion)
 
 
-def _as_compared(store: MlflowStore, compared: RecordedBaseline | None, what: str = "") -> Baseline | None:
+def _as_compared(store: MlflowStore, compared: records.RecordedBaseline | None, what: str = "") -> Baseline | None:
     """Return what a run was compared with, as it is today; `what`: as for `as_then`, which may raise."""
     if compared is None:
         return None

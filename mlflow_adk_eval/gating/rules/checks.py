@@ -21,23 +21,11 @@ from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.policy.model import Policy, Rule
 from mlflow_adk_eval.gating.rules.measures import Measured
+from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.decision import Check
-from mlflow_adk_eval.results.outcomes import (
-    AT_TURN,
-    CaseResult,
-    CriterionResult,
-    Errored,
-    PlannedCriterion,
-    Scored,
-    Skipped,
-    Verdict,
-    grouped,
-    mean,
-    reaches,
-    reason_of,
-)
+from mlflow_adk_eval.results.outcomes import mean
 from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary, Report
-from mlflow_adk_eval.runs.checked_cells import LARGEST_SCORE
+from mlflow_adk_eval.runs.examined import LARGEST_SCORE
 from mlflow_adk_eval.text import Few, beginning, counted, few
 from mlflow_adk_eval.text import format_number as with_four_digits
 
@@ -67,7 +55,7 @@ class RuleTarget:
         """How sentences call it."""
         return f"{self.measure} (slice {self.slice})" if self.slice else self.measure
 
-    def check(self, demand: str, verdict: Verdict, finding: str, cases: int, **numbers: Any) -> Check:
+    def check(self, demand: str, verdict: outcomes.Verdict, finding: str, cases: int, **numbers: Any) -> Check:
         """Return what a demand came to; `finding`: the sentence without its subject."""
         reason = f"{self.where}: {finding}"
         return Check(measure=self.measure, slice=self.slice, demand=demand, verdict=verdict, reason=reason, cases=cases, **numbers)
@@ -128,7 +116,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
         name, threshold = summary.criterion, thresholds[summary.criterion]
         sign = 1 if summary.greater_is_better else -1
         deciding = below = unscored = planned = scored = 0
-        worst: list[tuple[float, int, CaseResult]] = []
+        worst: list[tuple[float, int, outcomes.CaseResult]] = []
         # A criterion may decide some cases and be mere information on the others.
         decided = ((case, result) for case, result in report.cases.of(name) if result.decides)
         for _, runs in groupby(decided, key=lambda pair: pair[0].eval_id):
@@ -142,7 +130,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
                     worst.append(((result.score or 0.0) * sign, below, case))
             if len(worst) > _MAX_KEPT:
                 worst = heapq.nsmallest(_MAX_EXAMPLES, worst, key=itemgetter(0, 1))
-        verdict: Verdict = "undecided"
+        verdict: outcomes.Verdict = "undecided"
         finding = "some cases were not evaluated"
         if below:
             mean = format_number(summary.mean or 0.0, unlike=summary.threshold)
@@ -163,10 +151,10 @@ def _deciding(report: Report) -> list[CriterionSummary]:
     return [summary for summary in report.summaries().values() if summary.threshold is not None]
 
 
-def _example(report: Report, case: CaseResult, result: CriterionResult) -> str:
+def _example(report: Report, case: outcomes.CaseResult, result: outcomes.CriterionResult) -> str:
     # A score must not be rounded to the threshold that it missed.
     number = f"{result.score:.4g}" if f"{result.score:.4g}" != f"{result.threshold:.4g}" else repr(result.score)
-    scored = [cell for cell in result.per_invocation if isinstance(cell, Scored)]
+    scored = [cell for cell in result.per_invocation if isinstance(cell, outcomes.Scored)]
     if not scored:
         return f"{report.label(case)} {number}"
     pick = min if result.greater_is_better else max
@@ -181,7 +169,7 @@ def unevaluated(report: Report) -> list[str]:
     unfinished: dict[str, Few] = {}  # what stops many cases, such as a service that is down, is one finding
     for case in report.cases:
         if case.conversation.error:
-            error = _first_line(re.sub(f"^{AT_TURN}", "", case.conversation.error))
+            error = _first_line(re.sub(f"^{outcomes.AT_TURN}", "", case.conversation.error))
             unfinished.setdefault(error, Few()).add([report.label(case)])
     untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
     problems = [
@@ -190,14 +178,14 @@ def unevaluated(report: Report) -> list[str]:
     ]
     for summary in _deciding(report):
         planned = summary.evaluated + summary.errored + summary.skipped
-        for kind, word, count in ((Errored, "errored", summary.errored), (Skipped, "skipped", summary.skipped)):
+        for kind, word, count in ((outcomes.Errored, "errored", summary.errored), (outcomes.Skipped, "skipped", summary.skipped)):
             if count:
                 cells = (
-                    f"{report.label(case)}, turn {index + 1}: {_first_line(reason_of(cell))}"
+                    f"{report.label(case)}, turn {index + 1}: {_first_line(outcomes.reason_of(cell))}"
                     for case, result in report.cases.of(summary.criterion)
                     if getattr(result.counts, word)
                     for index, cell in enumerate(result.per_invocation)
-                    if isinstance(cell, kind) and not (case.conversation.error and case.conversation.error in reason_of(cell))
+                    if isinstance(cell, kind) and not (case.conversation.error and case.conversation.error in outcomes.reason_of(cell))
                 )
                 examples = "; ".join(few(cells, limit=_MAX_EXAMPLES)) or "the agent did not finish"
                 problems.append(f"{summary.criterion}: {count} of {planned} scores {word}, so they are missing: {examples}")
@@ -237,12 +225,12 @@ def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[st
     return [f"every possible score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
 
 
-def _unmissable(report: Report, result: PlannedCriterion | CriterionResult) -> bool:
+def _unmissable(report: Report, result: outcomes.PlannedCriterion | outcomes.CriterionResult) -> bool:
     if result.threshold is None:
         return False
     low, high = report.config.bounds(result.criterion)
     worst = max(low, -LARGEST_SCORE) if result.greater_is_better else min(high, LARGEST_SCORE)
-    return reaches(worst, result.threshold, greater_is_better=result.greater_is_better)
+    return outcomes.reaches(worst, result.threshold, greater_is_better=result.greater_is_better)
 
 
 def without_demand(report: Report) -> list[str]:
@@ -261,8 +249,8 @@ def without_demand(report: Report) -> list[str]:
 
 def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
     """Yield whether each run of the cases that must pass has done so."""
-    runs: dict[str, list[CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
-    runs |= grouped((case.eval_id, case) for case in report.cases if case.eval_id in runs)
+    runs: dict[str, list[outcomes.CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
+    runs |= outcomes.grouped((case.eval_id, case) for case in report.cases if case.eval_id in runs)
     known = frozenset(eval_set.eval_ids) if runs else frozenset[str]()
     hinted = frozenset(islice((eval_id for eval_id in runs if eval_id not in known), _MOST_HINTS))
     for eval_id, found in runs.items():
@@ -276,13 +264,13 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
 
 
-def _must_pass(runs: list[CaseResult], report: Report) -> tuple[Verdict, str]:
+def _must_pass(runs: list[outcomes.CaseResult], report: Report) -> tuple[outcomes.Verdict, str]:
     if not runs:
         return "passed", "waived, so not required"
     open_runs = [case for case in runs if case.verdict != "passed"]
     if not open_runs:
         return "passed", "passed" if len(runs) == 1 else f"passed in all {len(runs)} runs"
-    verdict: Verdict = "failed" if any(case.verdict == "failed" for case in open_runs) else "undecided"
+    verdict: outcomes.Verdict = "failed" if any(case.verdict == "failed" for case in open_runs) else "undecided"
     return verdict, "; ".join(f"{report.label(case)} {case.verdict}: {', '.join(case.reasons())}" for case in open_runs)
 
 
@@ -303,6 +291,6 @@ def check_min_cases(policy: Policy, report: Report, copies: Mapping[str, str]) -
         yield Check(measure="cases", demand=demand, verdict="undecided", reason="every case is waived", cases=0)
     elif policy.min_cases > 1:
         enough = cases >= policy.min_cases
-        verdict: Verdict = "passed" if enough else "undecided"
+        verdict: outcomes.Verdict = "passed" if enough else "undecided"
         reason = f"{'' if enough else 'only '}{counted(cases, 'case')}{' with different contents' if copies else ''} not waived; the policy requires at least {policy.min_cases}"
         yield Check(measure="cases", demand=demand, verdict=verdict, reason=reason, cases=cases, value=float(cases))

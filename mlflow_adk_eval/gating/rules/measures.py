@@ -16,7 +16,7 @@ from itertools import groupby
 
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
-from mlflow_adk_eval.gating.policy.model import AGENT, Price
+from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Scored, Verdict, Vote, grouped, mean, reason_of
 from mlflow_adk_eval.results.repeats import pass_hat
 from mlflow_adk_eval.results.report import CaseScores, Report, scaled, scores_by_case
@@ -116,7 +116,6 @@ def _named(model: str, name: str) -> str:
 
 SHARE = (0.0, 1.0)
 _QUANTITY = (0.0, math.inf)
-_FEWEST_RUNS = 2
 
 Value = float | str
 """A value of a case run, or why there is none."""
@@ -207,22 +206,20 @@ def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None
 
 def _of_all(name: str, report: Report, prices: Mapping[str, Price]) -> Measured | str:
     """Return a measure that is none of a single criterion."""
-    match name:
-        case "case_pass_rate":
-            return _of_verdicts(report, lambda runs: float(all(verdict == "passed" for verdict in runs)))
-        case "flaky_rate":
-            few_runs = _too_few_runs(report, _FEWEST_RUNS)
-            return few_runs or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
-        case "judge_flip_rate":
-            return _of_votes(report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same turn")
-        case "judge_tokens":
-            return _of_votes(report, lambda case: tokens_of(case.results), _QUANTITY, "the run has no cases")
-        case "judge_calls":
-            return _of_votes(report, lambda case: float(len(answers_of(case.results))), _QUANTITY, "the run has no cases")
-        case _:  # cost
-            if AGENT not in prices and not any(result.votes for case in report.cases for result in case.results):
-                return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
-            return _of_votes(report, lambda case: cost_of(case, prices), _QUANTITY, "the run has no cases")
+    if name == "case_pass_rate":
+        return _of_verdicts(report, lambda runs: float(all(verdict == "passed" for verdict in runs)))
+    if name == "flaky_rate":
+        return _too_few_runs(report, 2) or _of_verdicts(report, lambda runs: float(len(set(runs)) > 1), greater_is_better=False)
+    if name == "judge_flip_rate":
+        return _of_votes(report, lambda case: flip_of(case.results), SHARE, "no judge voted twice on the same turn")
+    if name == COST and AGENT not in prices and not any(result.votes for case in report.cases for result in case.results):
+        return "nothing in the run has a price: no judge voted, and the policy has no price for the agent"
+    quantities: dict[str, Callable[[CaseResult], Value]] = {
+        "judge_tokens": lambda case: tokens_of(case.results),
+        "judge_calls": lambda case: float(len(answers_of(case.results))),
+        COST: lambda case: cost_of(case, prices),
+    }
+    return _of_votes(report, quantities[name], _QUANTITY, "the run has no cases")
 
 
 def criteria_behind(name: str, report: Report) -> list[str]:

@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge import protocol
 from mlflow_adk_eval.judge.hosts import LOCAL, endpoint_named_by, host_of
 from mlflow_adk_eval.judge.providers.access import require_settings
-from mlflow_adk_eval.runtime import defaults, require_extra
+from mlflow_adk_eval.runtime import environment, require_extra
 
 _AT_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
@@ -80,7 +80,7 @@ class LiteLlmJudge(protocol.ResolvedJudge):
             UsageError: if it does not know the provider.
             JudgeError: if its key is missing.
         """
-        with defaults(_AT_IMPORT), require_extra("litellm", "a judge named provider/model"):
+        with environment(_AT_IMPORT, unless_set=True), require_extra("litellm", "a judge named provider/model"):
             import litellm  # noqa: PLC0415 - an extra, and slow to load
         litellm.telemetry = False
         litellm.suppress_debug_info = True

@@ -13,8 +13,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from mlflow_adk_eval.analysis.comparison.causes import Cause
-from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Comparison, CriterionChange
+from mlflow_adk_eval.analysis.comparison.compare import FLIPS, CaseChange, Cause, Comparison, CriterionChange
 from mlflow_adk_eval.analysis.comparison.delta import Delta
 from mlflow_adk_eval.analysis.comparison.turns import CallChange, CellChange, ComparedTurn, TurnChange
 from mlflow_adk_eval.report import comparison as wording

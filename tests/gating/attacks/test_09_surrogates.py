@@ -62,7 +62,7 @@ def test_what_mlflow_refuses_is_kept_and_uploaded_whatever_it_holds(lab: Lab, tm
         found = real(*args, **options)
         return replace(found, traces=tuple(replace(trace, response=HALF, error=HALF) for trace in found.traces))
 
-    monkeypatch.setattr(logged_run, "bundle_of", spoilt)
+    monkeypatch.setattr(logged_run.bundles, "bundle_of", spoilt)
     with pytest.raises(TrackingError, match="mlflow-adk-eval upload"):
         adk_eval.evaluate(
             CASES, AGENTS["response"], CONFIG, tracking_uri=lab.uri, experiment="kept", pending_folder=tmp_path, traces=True, ledger="off"
@@ -79,7 +79,7 @@ def test_a_run_whose_bundle_cannot_be_made_is_not_left_running(lab: Lab, monkeyp
     def broken(*args: Any, **options: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(logged_run, "bundle_of", broken)
+    monkeypatch.setattr(logged_run.bundles, "bundle_of", broken)
     experiment = lab.client.create_experiment("unmade")
     with pytest.raises(ZeroDivisionError):
         adk_eval.evaluate(CASES, AGENTS["response"], CONFIG, tracking_uri=lab.uri, experiment="unmade", ledger="off")

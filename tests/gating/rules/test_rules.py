@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
-from mlflow_adk_eval.analysis.calibration.sampling import CellSample
+from mlflow_adk_eval.analysis.calibration.labels import CellSample
 from mlflow_adk_eval.analysis.drift import Drift
 from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired, holm
 from mlflow_adk_eval.analysis.stats.power import cases_to_decide, smallest_shown
