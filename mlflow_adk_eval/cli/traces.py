@@ -126,7 +126,7 @@ def to_cases(
         write_eval_set(made.eval_set, output)
     for cause, eval_ids in made.causes.items():
         lines.append(f"  {cause}" + (f": {listed(eval_ids, _MOST_NAMED)}" if eval_ids else ""))
-    lines += [f"  {name} says the same as {same}" for name, same in made.duplicates.items()]
+    lines += [f"  left out: {name}, in which the user says the same as in case {same}" for name, same in made.duplicates.items()]
     lines += [f"  not used: {reason}" for reason in made.unread]
     if labels and made.labels:
         write_table(labels, made.labels)

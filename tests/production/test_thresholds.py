@@ -86,8 +86,8 @@ def test_init_writes_what_scores_the_traces_and_the_next_command_runs(written: s
     assert (cron[0], cron[1]) == (str(here), line)
     scored = invoke(*shlex.split(line))
     assert scored.exit_code == 0, scored.stderr
-    assert f"{len(SESSIONS)} conversations, 0 already scored" in scored.stdout
-    assert f"{len(SESSIONS)} already scored" in invoke(*shlex.split(line)).stdout
+    assert f"{len(SESSIONS)} conversations: 0 scored before" in scored.stdout
+    assert f"{len(SESSIONS)} scored before" in invoke(*shlex.split(line)).stdout
 
 
 def test_its_workflow_is_safe_and_runs_the_same_command(written: str, here: Path) -> None:
