@@ -192,6 +192,8 @@ class _Project:
     @property
     def score(self) -> str:
         """The command that scores traces; what it did not get to in a day, nobody would look at any more."""
+        if not self.experiment.isprintable():  # a crontab has a command in each line
+            raise UsageError(f"--traces {self.experiment!r}: this name fits into no schedule; give the experiment's id")
         return command("traces", "score", self.experiment, config=self.paths[3], since="1d")
 
     @property

@@ -12,7 +12,7 @@ from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.output import end, tell, write_table
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.redact import command
-from mlflow_adk_eval.text import counted, listed
+from mlflow_adk_eval.text import counted, listed, plain
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.production.draw import Rate
@@ -120,14 +120,14 @@ def to_cases(
     made = adk_eval.cases_from_traces(source, **how, **options)
     cases = made.eval_set.eval_cases
     opened = sum(OPEN in case.tags for case in cases)
-    of = f"{counted(made.conversations, 'failed conversation' if options['failed'] else 'conversation')} in run {made.run_id}"
-    lines = [f"{output}: {counted(len(cases), 'case')} from {of}" if cases else f"{of}, no new case"]
+    of = counted(made.conversations, "failed conversation" if options["failed"] else "conversation")
+    lines = [f"run: {made.run_id}", f"{output}: {counted(len(cases), 'case')} from {of}" if cases else f"{of}, no new case"]
     if cases:
         write_eval_set(made.eval_set, output)
-    for cause, eval_ids in made.causes.items():
-        lines.append(f"  {cause}" + (f": {listed(eval_ids, _MOST_NAMED)}" if eval_ids else ""))
-    lines += [f"  left out: {name}, in which the user says the same as in case {same}" for name, same in made.duplicates.items()]
-    lines += [f"  not used: {reason}" for reason in made.unread]
+    notes = [cause + (f": {listed(eval_ids, _MOST_NAMED)}" if eval_ids else "") for cause, eval_ids in made.causes.items()]
+    notes += [f"left out: {name}, in which the user says the same as in case {same}" for name, same in made.duplicates.items()]
+    notes += [f"not used: {reason}" for reason in made.unread]
+    lines += [f"  {plain(note, escapes={})}" for note in notes]
     if labels and made.labels:
         write_table(labels, made.labels)
     lines += [f"{labels}: {counted(len(made.labels), 'label')}"] if labels and made.labels else []

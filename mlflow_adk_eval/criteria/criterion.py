@@ -15,7 +15,7 @@ from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, O
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 NO_REFERENCE = Errored("the reference of this turn has no final response to compare with")
-_OPEN = f"nobody has written what is expected; write it into the case and remove its tag {OPEN!r}"
+_OPEN = f"nobody has written what is expected; write it, and remove the tag {OPEN!r} of the case"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

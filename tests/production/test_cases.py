@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def test_open_cases_are_not_compared_with_what_nobody_wrote(own: str, tmp_path: 
     config = {"criteria": dict.fromkeys(criteria, 0.5)}
     report = adk_eval.evaluate(str(tmp_path / "open.evalset.json"), lambda message: "Sure.", config, judge=judge, tracking_uri=own)
     assert report.verdict == "undecided"
-    wanted = "nobody has written what is expected; write it into the case and remove its tag 'open'"
+    wanted = "nobody has written what is expected; write it, and remove the tag 'open' of the case"
     for case in report.cases:
         assert [result.overall.error for result in case.results if result.decides] == [f"invocation 1 of 1: {wanted}"] * len(criteria)  # type: ignore[union-attr]
     closed = load_eval_set(tmp_path / "open.evalset.json").model_dump(mode="json", exclude_none=True)
@@ -248,7 +248,8 @@ def test_the_command_writes_the_cases_and_the_labels_and_says_what_to_do(own: st
     done = invoke(*where, "--redact", "hiding:mails", "--labels", "labels.csv")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.splitlines() == [
-        f"f.evalset.json: 3 cases from 5 failed conversations in run {run_id}",
+        f"run: {run_id}",
+        "f.evalset.json: 3 cases from 5 failed conversations",
         f"  {IMPOLITE} · 2 cases, 1 criterion: rude",
         f"  {CRASHED} · 2 cases: crash".replace("ann@example.com", "[mail]"),
         f"  {BUSY} · 1 case, 1 criterion: busy",
@@ -272,3 +273,34 @@ def test_google_adk_loads_the_cases(own: str) -> None:
     write_eval_set(found.eval_set, "adk.evalset.json")
     loaded = eval_set.EvalSet.model_validate_json(Path("adk.evalset.json").read_text())
     assert [case.eval_id for case in loaded.eval_cases] == list(found.eval_set.eval_ids)
+
+
+def test_texts_of_production_are_data(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not commands of a terminal, not part of a filter, not a formula of this package."""
+    monkeypatch.chdir(tmp_path)
+    store = copied(template, tmp_path)
+    with tracking(store):
+        mlflow.set_experiment(EXPERIMENT)
+        for session in ("\x1b[2Jgone' OR 'a'='a", "{{ 6 * 7 }}"):
+            with suppress(ConnectionError), mlflow.start_span("assistant", span_type="AGENT") as span:
+                span.set_inputs({"question": f"Tell {session}"})
+                mlflow.update_current_trace(metadata={"mlflow.trace.session": session}, tags={"adk.eval_case_id": "'"})
+                raise ConnectionError(f"\x1b]0;{session}\x07")
+        mlflow.flush_trace_async_logging()
+        scored(store)
+        done = invoke("traces", "to-cases", EXPERIMENT, "--failed", "--per-cause", 2, "-o", "x.evalset.json", "--tracking-uri", store)
+        assert done.exit_code == 0, done.stderr
+        assert done.stdout.replace("\n", "").isprintable()
+        texts = [turn.user_text for case in load_eval_set("x.evalset.json").eval_cases for turn in case.conversation or ()]
+        assert sorted(texts) == sorted(["Tell \x1b[2Jgone' OR 'a'='a", "Tell {{ 6 * 7 }}"])
+
+
+def test_ids_that_fit_into_no_filter_are_not_asked_for(own: str) -> None:
+    turn = {"invocation_id": "tr-1') OR ('a' = 'a", "user_content": {"parts": [{"text": "Hi"}]}}
+    eval_set = adk_eval.EvalSet.model_validate({"eval_set_id": "x", "eval_cases": [{"eval_id": "c", "conversation": [turn]}]})
+    config = {"criteria": {"tool_call_count_v1": 2}}
+    report = adk_eval.evaluate(eval_set, lambda message: "Sure.", config, tracking_uri=own, experiment=EXPERIMENT)
+    mlflow.MlflowClient(own).log_param(report.run_id, "adk_eval.production", "score")
+    mlflow.log_feedback(trace_id=traces("busy")[0], name="tool_call_count_v1", value=False, source=person())
+    found = taken(own, report.run_id or "")
+    assert (found.conversations, found.labels) == (0, ())

@@ -23,7 +23,7 @@ from tests.production.lights import EXPERIMENT, talk
 
 pytestmark = QUIET
 PAGE = (Path(__file__).parents[2] / "docs" / "how_to" / "production_judges.md").read_text("utf-8")
-REFUSED = re.search(r"```text\n(.*?)\n```", PAGE)[1]  # type: ignore[index]
+REFUSED = re.search(r"```text\n(.*?)\n```", PAGE, re.DOTALL)[1].replace("\n", " ")  # type: ignore[index]
 
 
 def block(language: str) -> str:

@@ -126,3 +126,19 @@ def test_a_name_of_an_experiment_is_no_command(template: Path, here: Path, name:
     assert shlex.split(line.replace("\\%", "%"))[:4] == ["mlflow-adk-eval", "traces", "score", name]
     workflow = YAML(typ="safe").load(Path(".github/workflows/shop-production.yml").read_text())
     assert shlex.split(workflow["jobs"]["score"]["steps"][-1]["run"])[3] == name
+
+
+def test_a_name_with_a_line_break_is_refused(template: Path, here: Path) -> None:
+    store = copied(template, here)
+    with tracking(store):
+        experiment = mlflow.set_experiment("a\n* * * * * evil")
+        with mlflow.start_span("assistant", span_type="AGENT") as span:
+            span.set_inputs({"question": "Hi"})
+            span.set_outputs("Hi.")
+        mlflow.flush_trace_async_logging()
+    refused = invoke("init", "--traces", experiment.name, "--yes", "--name", "shop", "--tracking-uri", store)
+    assert refused.exit_code == 64
+    assert refused.stderr.endswith("this name fits into no schedule; give the experiment's id\n")
+    assert not Path("evals").exists()
+    made = invoke("init", "--traces", experiment.experiment_id, "--yes", "--name", "shop", "--tracking-uri", store)
+    assert made.exit_code == 0, made.stderr
