@@ -118,9 +118,9 @@ class _Rows:
         mine = trace_id_of(number, turn)
         old = _ticket(int(self._of[trace_id]["trace_info"][0]["trace_name"].partition("#")[2]))
         later_ms = later_ns // _MS
+        tools = sorted((row for row in self._of[trace_id]["spans"] if row["type"] == "TOOL"), key=lambda row: row["start_time_unix_nano"])
         # Ids stand in texts as hexadecimal digits and as base 64; a text, and the session, contain the number of the conversation.
         swaps = ((trace_id, mine), (_base64(trace_id), _base64(mine)), (old, _ticket(number)))
-        large = heavy_mb
         for name, rows in self._of[trace_id].items():
             for row in rows:
                 new = dict(row)
@@ -137,8 +137,8 @@ class _Rows:
                     new["content"] = re.sub(
                         r'_time_unix_nano": (\d+)', lambda at: f'_time_unix_nano": {int(at[1]) + later_ns}', new["content"]
                     )
-                    if large and row["type"] == "TOOL":
-                        new["content"], large = self._grown(new["content"], large), 0
+                    if heavy_mb and (row["type"] != "TOOL" or row is tools[-1]):
+                        new["content"] = self._grown(new["content"], heavy_mb)
                 if heavy_mb and row.get("key") == "mlflow.trace.sizeBytes":
                     new["value"] = str(int(row["value"]) + heavy_mb * 1_000_000)
                 if name == "assessments":
@@ -154,16 +154,36 @@ class _Rows:
                         session.execute(table.insert(), batch[name])
 
     def _grown(self, content: str, mb: int) -> str:
-        """Return a span whose tool answered with so many megabytes of rows."""
-        if not self._big:
-            rng, rows, size = random.Random(5), list[str](), 0
-            while size < mb * 1_000_000:
-                rows.append(json.dumps({"flight": rng.getrandbits(40), "price": rng.random(), "note": f"{rng.getrandbits(400):x}"}))
-                size += len(rows[-1]) + 2
-            self._big = f'{{"rows": [{", ".join(rows)}]}}'
+        """Return a span in which the last tool of a turn answered so much that the trace has so many megabytes: models are sent it, too."""
         span = json.loads(content)
-        span["attributes"]["mlflow.spanOutputs"] = self._big
+        attributes = span["attributes"]
+        # An agent of google-adk has what its model was sent in two attributes.
+        share = mb * 1_000_000 // (3 if "gen_ai.conversation.id" in attributes else 2)
+        if attributes["mlflow.spanType"] == '"TOOL"':
+            attributes["mlflow.spanOutputs"] = self._rows_of(share)
+            return json.dumps(span)
+        for name in attributes.keys() & {"mlflow.spanInputs", "gen_ai.input.messages"}:
+            asked = json.loads(attributes[name])
+            messages = asked if isinstance(asked, list) else asked["messages"]
+            parts = [part for message in messages for part in message.get("parts", [message])]
+            answer = next((part for part in reversed(parts) if "tool_call_id" in part or part.get("type") == "tool_call_response"), None)
+            if answer and "tool_call_id" in answer:
+                answer["content"] = self._rows_of(share)
+            elif answer:
+                answer["response"] = json.loads(self._rows_of(share))
+            attributes[name] = json.dumps(asked)
         return json.dumps(span)
+
+    def _rows_of(self, size: int) -> str:
+        """Return rows of a database as JSON."""
+        if len(self._big) < size:
+            rng, rows, length = random.Random(5), list[str](), 0
+            while length < size:
+                rows.append(json.dumps({"flight": rng.getrandbits(40), "price": rng.random(), "note": f"{rng.getrandbits(400):x}"}))
+                length += len(rows[-1]) + 2
+            self._big = ", ".join(rows)
+        cut = self._big.find("}", size - 500) + 1
+        return f'{{"rows": [{self._big[:cut]}]}}'
 
 
 def trace_id_of(number: int, turn: int) -> str:
