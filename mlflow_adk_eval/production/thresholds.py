@@ -79,4 +79,4 @@ def _latest(search: TraceSearch) -> Iterator[tuple[TracedTurn, ...]]:
     )
     for ids in islice(grouped(keyed).values(), _CONVERSATIONS):
         with suppress(UsageError):
-            yield search.whole(ids)[0].turns()
+            yield search.whole(ids, nested=False)[0].turns()

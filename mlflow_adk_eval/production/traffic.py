@@ -39,6 +39,7 @@ class Seen:
     """What `conversation_key` says of its traces."""
     traces: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """The id of each trace, and its size in bytes where MLflow knows it."""
+    began_ms: int = 0
     ended_ms: int = 0
     seconds: float = 0.0
     cost: float = 0.0
@@ -67,6 +68,7 @@ class Seen:
         state, metadata = info.state.value, info.trace_metadata
         size = metadata.get(_SIZE, "")
         self.traces.append((info.trace_id, int(size) if size.isdecimal() else _UNKNOWN_SIZE))
+        self.began_ms = self.began_ms or info.request_time
         self.ended_ms = max(self.ended_ms, info.request_time + (info.execution_duration or 0))
         self.seconds += (info.execution_duration or 0) / 1000
         self.cost += _number(metadata.get(_COST, ""), "total_cost") or _number(metadata.get(_USAGE, ""), "total_tokens")

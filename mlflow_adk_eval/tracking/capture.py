@@ -142,8 +142,8 @@ class TraceSearch:
                 if len(seen) == sample:
                     return
 
-    def whole(self, ids: Sequence[str]) -> Sequence[TracedConversation]:
-        """Return the conversations that some traces are of, with what the filter left out of them."""
+    def whole(self, ids: Sequence[str], *, nested: bool = True) -> Sequence[TracedConversation]:
+        """Return the conversations that some traces are of, with what the filter left out of them; `nested` as in `_session`."""
         by_id: Mapping[str, Any] = {}
         if len(ids) > 1:  # several by one request, several requests at the same time
             client = TracingClient(self.client.tracking_uri)
@@ -152,14 +152,17 @@ class TraceSearch:
         sessions = dict.fromkeys(trace.session for trace in loaded if trace.session and CASE not in trace.tags)
         if not sessions:
             return conversations_of(loaded)
-        return [conversation for session in sessions for conversation in self._session(session)]
+        return [conversation for session in sessions for conversation in self._session(session, nested=nested)]
 
-    def _session(self, session: str) -> Sequence[TracedConversation]:
-        """Return a session, also those turns that MLflow keeps under the session of an agent that was used as a tool."""
+    def _session(self, session: str, *, nested: bool = True) -> Sequence[TracedConversation]:
+        """Return a session; if `nested`, also those turns that MLflow keeps under the session of an agent that was used as a tool.
+
+        For these MLflow reads all spans of the experiment, which takes seconds where there are many.
+        """
         if '"' in session:
             raise UsageError(f"session {session!r}: MLflow cannot search for an id with a quotation mark")
         stored = self._traces(f'{_SESSION} = "{session}"', spans=True)
-        inside = self._traces(f'{_CONVERSATION} LIKE "%{session}%"', spans=True)
+        inside = self._traces(f'{_CONVERSATION} LIKE "%{session}%"', spans=True) if nested else ()
         traces = {trace.id: trace for trace in (*stored, *inside) if trace.session == session}
         return conversations_of(list(traces.values()))
 
