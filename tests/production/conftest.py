@@ -5,6 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.production.watched_kit import production, webhook
+
+__all__ = ["production", "webhook"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_surroundings() -> Iterator[None]:
