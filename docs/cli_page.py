@@ -49,6 +49,7 @@ EXAMPLES = {
     "generate": "generate my_agent -o evals/more.evalset.json --count 10",
     "capture": "capture --session monday --experiment production -o monday.evalset.json",
     "traces score": "traces score production --since 24h --criteria hallucinations_v1=0.8",
+    "traces watch": "traces watch production --config eval.json --model my_agent --every 1h",
     "traces to-cases": "traces to-cases production --failed --beside evals/my_agent.evalset.json -o failures.evalset.json",
     "migrate": "migrate old.test.json new.evalset.json",
     "export": "export 8159c69b1af34468a27b29ad5c1d3844 rows -o run.parquet",

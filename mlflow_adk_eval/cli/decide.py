@@ -129,21 +129,32 @@ def promote_command(
 @click.argument("model")
 @click.option("--alias", default="champion", show_default=True, help="The alias to move back.")
 @click.option("--to", metavar="VERSION", help="The version to return to. Default: the last one whose promotion still verifies.")
-@click.option("--reason", required=True, help="The reason, kept in the promotion record.")
+@click.option("--reason", help="The reason, kept in the promotion record. With --propose: the open alarm of `traces watch`.")
+@click.option("--propose", is_flag=True, help="Only say where the alias would go back to, why, and by which command.")
 @shared.dry_run_option
 @shared.wait_option
 @shared.signing_options
 @shared.mlflow_options
-def rollback_command(model: str, *, alias: str, reason: str, dry_run: bool, as_json: bool, **options: Any) -> None:
+def rollback_command(model: str, *, alias: str, reason: str | None, propose: bool, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Move an alias of MODEL back to the previous version.
 
     That version must have held the alias, and its promotion must still verify.
     """
+    if reason is None and propose:
+        from mlflow_adk_eval.production.telling import alarm_of  # noqa: PLC0415 - `--help` stays fast
+
+        reason = alarm_of(model, alias, tracking_uri=options["tracking_uri"])
+    if reason is None:
+        raise UsageError("rollback: give a --reason")
+    dry_run = dry_run or propose
     move = adk_eval.rollback(model, alias, reason=reason, dry_run=dry_run, raise_on_failure=False, **options)
     moved = move.decision.passed and not dry_run
     extra = {"model": model, "alias": alias, "previous": move.previous, "version": move.version, "moved": moved, "reason": reason}
     outcome = f"{move}{' (dry run: it was not moved)' if dry_run and move.version else ''}"
     then = command("audit", model, tracking_uri=options["tracking_uri"])
+    if propose and move.version:
+        outcome = f"{move}, if you run the next command, because {reason}"
+        then = command("rollback", model, alias=alias, to=move.version, reason=reason, tracking_uri=options["tracking_uri"])
     show_decision(move.decision, as_json=as_json, title=f"rollback of {alias} of {model}", outcome=outcome, extra=extra, then=then)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.output import end, tell, write_table
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.redact import command
 from mlflow_adk_eval.text import counted, listed, plain
 
@@ -79,8 +80,7 @@ def score(
     then = ""
     if scored.report and any(rate.value is not None and rate.value < 1 for rate in scored.rates.values()):
         then = command("traces", "to-cases", scored.report.run_id, "--failed", output="failures.evalset.json")
-    facts = {**scored.to_json(), "run_id": scored.report.run_id if scored.report else None, "assessments": scored.written}
-    tell("\n".join(lines_of(scored)), as_json=as_json, then=then, **facts)
+    tell("\n".join(lines_of(scored)), as_json=as_json, then=then, **facts_of(scored))
     if fail_below is not None:
         end(_CODES[rate.against(fail_below) if rate else "undecided"])
 
@@ -137,6 +137,64 @@ def to_cases(
     tell("\n".join(lines), as_json=as_json, then=then, file=str(output) if cases else None, **facts, **counts)
 
 
+@traces_group.command(
+    epilog="Exit codes: 0 no alarm; 1 an alarm about the agent; 2 an alarm about a judge, or nobody knows yet; 3 MLflow or a judge was unreachable;"
+    " 4 the webhook did not take an alarm; 64 bad usage or a bad input file."
+)
+@click.argument("experiment", required=False)
+@config_options
+@click.option("--model", metavar="NAME", help="The registered model in production: its promotion sets levels, its version shows alarms.")
+@click.option("--alias", default="champion", show_default=True, help="The alias of the version in production.")
+@click.option("--level", metavar="RATE|RUN", help="The share of conversations to pass, such as 0.9, or a run with these shares.")
+@click.option("--slice", "parts", metavar="NAME=VALUE", multiple=True, help="Also watch traces with this tag or metadata. Repeatable.")
+@click.option("--since", metavar="24h|TIME", default="24h", show_default=True, help="Where the first look begins.")
+@click.option("--settle", metavar="30m", default="30m", show_default=True, help="Leave traces that are younger to the next look.")
+@click.option("--filter", "filter_string", metavar="FILTER", help="Conversations with a trace that matches an MLflow filter.")
+@click.option("--sample", type=click.IntRange(min=1), default=200, show_default=True, help="The most conversations to score in one look.")
+@click.option("--every", metavar="1h", help="Look again and again, until you press Ctrl-C. Default: look once.")
+@click.option("--webhook", metavar="URL", help="Send new alarms there. MLFLOW_ADK_EVAL_WEBHOOK_SECRET signs them as MLflow does.")
+@click.option("--acknowledge", is_flag=True, help="Close the open alarms first.")
+@click.option("--agent-version", metavar="VERSION", help="The version of the agent, as for `run`. Default: the agent's name in the traces.")
+@shared.mlflow_options
+@shared.judges_group
+def watch(experiment: str | None, *, every: str | None, acknowledge: bool, as_json: bool, **options: Any) -> None:
+    """Score what is new in EXPERIMENT since the last look, and tell if too few conversations pass.
+
+    However often you look, a false alarm has a chance of at most 5 %. A stricter judge is not reported as a worse agent. What is known between
+    looks is in MLflow. EXPERIMENT is a name or id; default: the active one.
+    """
+    from mlflow_adk_eval.production.score import config_for_traces, moment_of  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.production.watch import levels_of, look  # noqa: PLC0415
+
+    by = config_for_traces(config_of(options.pop("criteria"), options.pop("config")))
+    level, model, alias, uri = options.pop("level"), options.pop("model"), options.pop("alias"), options["tracking_uri"]
+    how, pause_s = shared.arguments(options), -(moment_of(every, "every", 0) or 0) / 1000
+    if every is not None and pause_s <= 0:
+        raise UsageError(f"--every {every}: wanted a time between looks, such as 1h")
+    while True:
+        began = time.monotonic()
+        try:
+            levels = levels_of(level, by, model=model, alias=alias, tracking_uri=uri)
+            found = look(experiment, by, levels, acknowledge=acknowledge, **how)
+            code, acknowledge, questions = found.exit_code, False, found.open_questions
+            told = [f"alarm: {found.state.alarm}" if found.state.alarm else "no alarm", *(f"open: {one}" for one in questions)]
+            told += [f"note: {one}" for one in (*levels.notes, *found.notes)]
+            then = command("rollback", model, "--propose", alias=alias, tracking_uri=uri) if model and code == 1 else ""
+            facts = {**facts_of(found.scored), "alarms": found.state.told, "open": questions, "exit_code": code}
+            tell("\n".join([*lines_of(found.scored), *told]), as_json=as_json, then=then, **facts)
+        except RunError as error:
+            if every is None:
+                raise
+            click.echo(f"error: {error}", err=True)
+            code = error.exit_code
+        if every is None:
+            end(code)
+        try:
+            time.sleep(max(0.0, began + pause_s - time.monotonic()))
+        except KeyboardInterrupt:
+            end(code)
+
+
 def config_of(criteria: str | None, config: Path | None) -> Any:
     """Return the config that two options name.
 
@@ -155,6 +213,11 @@ def config_of(criteria: str | None, config: Path | None) -> Any:
         except ValueError:
             raise UsageError(f"--criteria {entry.strip()}: wanted NAME=THRESHOLD, such as hallucinations_v1=0.8") from None
     return {"criteria": thresholds}
+
+
+def facts_of(scored: ScoredTraces) -> dict[str, Any]:
+    """Return what came of scoring traces as JSON values."""
+    return {**scored.to_json(), "run_id": scored.report.run_id if scored.report else None, "assessments": scored.written}
 
 
 def lines_of(scored: ScoredTraces) -> list[str]:
