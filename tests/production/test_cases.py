@@ -12,11 +12,14 @@ from typing import Any
 import mlflow
 import pytest
 from mlflow.entities import AssessmentSource
+from mlflow.tracing.utils.copy import copy_trace_to_experiment
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.files import load_eval_set, write_eval_set
 from mlflow_adk_eval.production.cases import ProductionCases, cases_from_traces
+from mlflow_adk_eval.production.thresholds import thresholds_of
+from tests.agents.traces.framework_traces import FRAMEWORKS, recorded
 from tests.cli.test_cli import invoke
 from tests.integrations.genai import QUIET, tracking
 from tests.mlflow_kit import copied
@@ -304,3 +307,21 @@ def test_ids_that_fit_into_no_filter_are_not_asked_for(own: str) -> None:
     mlflow.log_feedback(trace_id=traces("busy")[0], name="tool_call_count_v1", value=False, source=person())
     found = taken(own, report.run_id or "")
     assert (found.conversations, found.labels) == (0, ())
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_traces_of_other_frameworks_become_cases(framework: str, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = copied(template, tmp_path)
+    with tracking(store):
+        experiment = mlflow.set_experiment(EXPERIMENT).experiment_id
+        for trace in recorded(framework):
+            copy_trace_to_experiment(trace, experiment)
+        mlflow.flush_trace_async_logging()
+        scored(store, config={"criteria": {"tool_call_count_v1": 0}})
+        made = taken(store)
+        (case,) = made.eval_set.eval_cases
+        assert [turn.user_text for turn in case.conversation or ()] == ["Light on in the hall, please.", "Thanks."]
+        assert case.tags == ("production", "open", "cause: tool_call_count_v1 above its threshold 0")
+        assert all(mlflow.get_trace(turn.invocation_id) for turn in case.conversation or ())
+        assert thresholds_of(EXPERIMENT, store)
