@@ -91,13 +91,9 @@ class Watched:
             return self
         count = self.looks + 1
         share = _SOON / ((count + _SOON - 1) * (count + _SOON))
-        # Each by its weight, how many passed, and how many failed. Of a stratum that was not drawn from, all are taken to have passed.
-        cells = [
-            (each.found / found * drawn / each.drawn, float(each.drawn - each.failed), each.failed)
-            if each.drawn
-            else (1.0, each.found / found * drawn, 0)
-            for each in look
-        ]
+        # Each by its weight, how many passed, and how many failed. Of a stratum that was not drawn from, as many as fit are taken to have passed.
+        counts = [(each.found / found * drawn, each.drawn, each.failed) for each in look if each.found]
+        cells = [(fair / (count or fair), (count or fair) - failed, failed) for fair, count, failed in counts]
         heaviest, stakes = max(weight for weight, *_ in cells), list[float]()
         for change, stake in zip(CHANGES if self.judged else CHANGES[:1], self.stakes or (0.0,) * len(CHANGES), strict=False):
             gain, level, edge = 0.0, self.level + change, max(PLANNED + change, PLANNED / 4)

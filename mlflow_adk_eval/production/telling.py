@@ -9,14 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import ipaddress
 import json
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -98,10 +96,9 @@ def check_webhook(url: str) -> None:
     Raises:
         UsageError: if it is neither ``https`` nor on this machine.
     """
-    parts, local = urlsplit(url), False
-    with suppress(ValueError):
-        local = parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname or "").is_loopback
-    if not parts.hostname or (parts.scheme != "https" and not (parts.scheme == "http" and local)):
+    parts = urlsplit(url)
+    local = parts.scheme == "http" and parts.hostname in {"localhost", "127.0.0.1", "::1"}
+    if not parts.hostname or (parts.scheme != "https" and not local):
         raise UsageError(f"--webhook {without_credentials(url)}: wanted an https:// address, or one of this machine")
 
 

@@ -207,7 +207,9 @@ def last_look(store: MlflowStore, experiment_id: str, about: str) -> tuple[str, 
         except InputError as error:
             _logger.warning("%s cannot be read, so the look before it counts: %s", error.source, error.problems[0])
             continue
-        if state and state.about == about:
+        if state and state.about == about and state.until_ms > time.time() * 1000:
+            _logger.warning("run %s, %s claims to have looked into the future, so the look before it counts", run_id, STATE)
+        elif state and state.about == about:
             return run_id, state
     return "", None
 

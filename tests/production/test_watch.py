@@ -120,6 +120,9 @@ def test_a_state_that_cannot_be_read_is_said_and_the_look_before_it_counts(produ
         assert "cannot be read, so the look before it counts" in caplog.text
         assert [one.looks for one in again.state.watched] == [2]
         MlflowClient().delete_run(str(again.scored.report and again.scored.report.run_id))
+    MlflowClient().log_dict(run_id, asdict(replace(second.state, until_ms=2 * second.state.until_ms)), STATE)
+    assert look_at("40m").scored.found == 20
+    assert "claims to have looked into the future" in caplog.text
 
 
 def judge(*, strict: bool = False) -> ScriptedJudge:
@@ -337,3 +340,20 @@ for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics:
         f"mlflow_adk_eval.production.pass_rate {CALLS} None 0.3",
         f"mlflow_adk_eval.production.alarms {CALLS} agent 1",
     ]
+
+
+def test_what_is_wrong_is_said_in_one_sentence(production: str) -> None:
+    talk(FINE, hours_ago=1)
+    criteria = ("--criteria", f"{CALLS}=0.5")
+    for words, said in {
+        (EXPERIMENT, *criteria): "watch: name the level, such as --level 0.9, or the registered model that is in production: --model NAME",
+        ("nowhere", *criteria, "--level", "0.9"): "experiment 'nowhere' does not exist in this MLflow store",
+        (EXPERIMENT, *criteria, "--level", "0.9", "--slice", "de"): "--slice de: wanted NAME=VALUE, such as language=de",
+        (EXPERIMENT, *criteria, "--model", "nobody"): "the registered model 'nobody' does not exist in this MLflow store",
+        (EXPERIMENT, "--level", "0.9"): "name what to score by: --criteria NAME=THRESHOLD,... or --config FILE, and not both",
+        (EXPERIMENT, "--criteria", "response_match_score=1", "--level", "0.9"): "response_match_score needs expectations, which",
+        (EXPERIMENT, *criteria, "--level", "0.9", "--settle", "soon"): "settle='soon': wanted how long ago, such as 24h or 7d",
+    }.items():
+        done = invoke("traces", "watch", *words)
+        assert (done.exit_code, done.stdout) == (64, ""), words
+        assert done.stderr.splitlines()[0].startswith(f"error: {said}"), done.stderr
