@@ -109,9 +109,8 @@ def evaluate(
     judges = judge_setup(**selected(options, JudgeArgs))
     judged = check_ledger(chosen, judges, "Spark's hosts")
     job = uuid4().hex
-    judges = replace(
-        judges, ledger=ledger_source(judges.ledger) or False, budget=replace(judges.budget, name=judges.budget.name or job), scope=job
-    )
+    budget = replace(judges.budget, name=judges.budget.name or job)
+    judges = replace(judges, ledger=ledger_source(judges.ledger) or False, budget=budget, scope=job)
     target = RunTarget(**selected(options, RunTarget), agent_version=agent_version, parent=users_run(options.get("tracking_uri")))
     client = connect(target.tracking_uri)
     with reaching_mlflow("the run could not be started", HASTY):  # before the cluster works for nothing
@@ -202,9 +201,8 @@ def _rows_of(conversations: DataFrame, eval_set: EvalSet) -> DataFrame:
     listed = [(number, case.eval_id, dumps(case, indent=None)) for number, case in enumerate(eval_set.eval_cases)]
     cases = conversations.sparkSession.createDataFrame(listed, "case_no long, eval_id string, case string")
     order = Window.partitionBy("eval_id").orderBy("began", "first_trace")
-    runs = conversations.where(F.col("eval_id").isNotNull()).select(
-        "eval_id", "recorded", (F.row_number().over(order) - 1).alias("run_index")
-    )
+    number = (F.row_number().over(order) - 1).alias("run_index")
+    runs = conversations.where(F.col("eval_id").isNotNull()).select("eval_id", "recorded", number)
     return cases.join(runs, "eval_id", "left")
 
 

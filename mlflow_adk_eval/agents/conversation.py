@@ -73,10 +73,8 @@ def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str
     >>> chat_messages([before], hi)
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello!'}, {'role': 'user', 'content': 'Hi'}]
     """
-    texts = [
-        pair for turn in history for pair in (("user", turn.user_text), ("assistant", turn.final_text)) if pair[0] == "user" or pair[1]
-    ]
-    return [{"role": role, "content": text} for role, text in (*texts, ("user", user.text))]
+    pairs = [pair for turn in history for pair in (("user", turn.user_text), ("assistant", turn.final_text))]
+    return [{"role": role, "content": text} for role, text in (*pairs, ("user", user.text)) if text or role == "user"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +97,7 @@ ConversationSetups = Callable[[EvalCase, int], ConversationSetup]
 
 
 def conversation_setups(
-    config: EvalConfig,
-    eval_set: EvalSet,
-    agent: Agent,
-    judging: JudgeSession,
-    user_simulator: UserSource = None,
-    replay: Replay | None = None,
+    config: EvalConfig, eval_set: EvalSet, agent: Agent, judging: JudgeSession, user_simulator: UserSource, replay: Replay | None
 ) -> ConversationSetups | None:
     """Return the set-ups of the conversations with `agent`; ``None`` for one that is no `LiveAgent`, such as a recording.
 
@@ -116,14 +109,12 @@ def conversation_setups(
     """
     environment = tool_environment(config, eval_set)
     if replay and not isinstance(agent, LiveAgent):
-        raise UsageError(
-            f"replay: {agent.name!r} had its conversations before, or has them as a whole; wanted an agent that calls tools now"
-        )
+        msg = f"replay: {agent.name!r} had its conversations before, or has them as a whole; wanted an agent that calls tools now"
+        raise UsageError(msg)
     if not isinstance(agent, LiveAgent):
         if environment and not isinstance(agent, Recording):
-            raise UsageError(
-                f"agent {agent.name!r} cannot use the config's tool environment, because it does not take one message at a time"
-            )
+            msg = f"agent {agent.name!r} cannot use the config's tool environment, because it does not take one message at a time"
+            raise UsageError(msg)
         return None
     if config.live_model_config is not None:
         live = "settings for live (streaming) conversations"

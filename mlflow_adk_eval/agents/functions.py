@@ -84,9 +84,8 @@ class ToolRecorder:
             whole = whole.func
         home = f"{whole.__module__}.{getattr(whole, '__qualname__', type(whole).__qualname__)}"
         if self.homes.setdefault(known, home) != home:
-            raise UsageError(
-                f"two tools are named {known!r}, {self.homes[known]} and {home}: rename one, as in session.tool({known}, name=…)"
-            )
+            msg = f"two tools are named {known!r}, {self.homes[known]} and {home}: rename one, as in session.tool({known}, name=…)"
+            raise UsageError(msg)
         wrapper = functools.wraps(original)(self._async(original, known) if is_async(original) else self._sync(original, known))
         wrapper.__name__ = known
         setattr(wrapper, _ORIGINAL, original)

@@ -78,9 +78,8 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         return recording_of_traces(source, eval_set)
     if recorded or isinstance(source, EvalSet | EvalSetResult | Mapping):
         return load_recording(source)
-    raise UsageError(
-        f"an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow, not {shown(source)}"
-    )
+    msg = f"an agent is a module name, an ADK agent, a callable, an address, a recording or traces of MLflow, not {shown(source)}"
+    raise UsageError(msg)
 
 
 def _attribute(named: str) -> Any:

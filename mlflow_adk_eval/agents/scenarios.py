@@ -82,13 +82,8 @@ async def generated_cases(
     problem = ""
     try:
         for place in range(_ROUNDS):
-            known = {
-                "agent": description,
-                "wanted": instruction,
-                "known": context,
-                "written": "\n".join(json.dumps(one.starting_prompt, ensure_ascii=False) for one in scenarios.values()),
-                "count": str(count - len(scenarios)),
-            }
+            given, missing = (json.dumps(one.starting_prompt, ensure_ascii=False) for one in scenarios.values()), count - len(scenarios)
+            known = {"agent": description, "wanted": instruction, "known": context, "written": "\n".join(given), "count": str(missing)}
             blocks = tuple(Block(name, text) for name, text in known.items() if text)
             result = await _asked(writer, blocks, place, again=bool(problem))
             if result.answer is None:

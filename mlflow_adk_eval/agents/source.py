@@ -151,14 +151,9 @@ def _source(modules: Iterable[ModuleType], *, whole: bool = False, models: Itera
     except OSError as error:
         return AgentSource(kind="unknown", description=f"unknown: {error.filename} cannot be read: {error.strerror}", folder=tree.folder)
     files = {os.fsencode(key).decode("utf-8", "replace"): hashlib.sha256(text).hexdigest() for key, text in tree.texts.items()}
-    return AgentSource(
-        kind="files",
-        description=f"{counted(len(files), 'file')} in and around {tree.folder.name}",
-        folder=tree.folder,
-        files=dict(sorted(files.items())),
-        env_keys=tuple(sorted(variables)),
-        models=tuple(sorted(set(models))),
-    )
+    description = f"{counted(len(files), 'file')} in and around {tree.folder.name}"
+    files, keys, named = dict(sorted(files.items())), tuple(sorted(variables)), tuple(sorted(set(models)))
+    return AgentSource(kind="files", description=description, folder=tree.folder, files=files, env_keys=keys, models=named)
 
 
 class _TooMuchError(Exception):

@@ -73,13 +73,10 @@ def tool_environment(config: EvalConfig, eval_set: EvalSet) -> Callable[[str, in
     """
     known = dict.fromkeys(eval_set.eval_ids)
     stray, wanted = "tools for a case that is not in the eval set", "the id of a case"
-    problems = [
-        Problem(json_path("$.case_environments", [eval_id]), stray, wanted, did_you_mean(eval_id, known))
-        for eval_id in config.case_environments
-        if eval_id not in known
-    ]
-    if problems:
-        raise ConfigError("config", problems)
+    strays = [eval_id for eval_id in config.case_environments if eval_id not in known]
+    if strays:
+        places = {eval_id: json_path("$.case_environments", [eval_id]) for eval_id in strays}
+        raise ConfigError("config", [Problem(at, stray, wanted, did_you_mean(eval_id, known)) for eval_id, at in places.items()])
     return partial(case_tools, config) if any(config.environment_of(eval_id) for eval_id in known) else None
 
 

@@ -363,6 +363,5 @@ def _event_of(given: Mapping[str, Any], author: str) -> TurnEvent:
     keys = [key for name in _EVENT_FIELDS for key in (name, to_camel(name)) if given.get(key) is not None]
     known = {key: _text("model" if key == "content" else None, given[key]) for key in keys}
     event = parse(InvocationEvent, {"author": author} | known, f"event of {author}")
-    return TurnEvent(
-        final=event.content is not None and not is_busy(event.content), **{name: getattr(event, name) for name in _EVENT_FIELDS}
-    )
+    final = event.content is not None and not is_busy(event.content)
+    return TurnEvent(final=final, **{name: getattr(event, name) for name in _EVENT_FIELDS})

@@ -191,11 +191,8 @@ def parse_config(value: Any, source: str) -> EvalConfig:
         if taken:
             problems.append(Problem(json_path("$.custom_metrics", [name]), taken, "a unique name"))
     criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
-    cases = {
-        str(eval_id): _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems)
-        for key, groups_by_id in by_case.items()
-        for eval_id, group in groups_by_id.items()
-    }
+    grouped = [(key, eval_id, group) for key, groups_by_id in by_case.items() for eval_id, group in groups_by_id.items()]
+    cases = {str(eval_id): _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems) for key, eval_id, group in grouped}
     if not problems:
         used = {name for group in (criteria, *cases.values()) for name in group}
         for name in [name for name in customs if name not in used]:

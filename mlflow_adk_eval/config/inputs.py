@@ -99,9 +99,8 @@ def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_
     file = open_file(named) if isinstance(named, str | Path) else named
     if isinstance(file, ConformanceFolder) and file.selected:  # the others may lack a recording, or be of another agent
         path, eval_set = Path(file.path), load_eval_set(file)
-        return EvalFile(
-            path, eval_set, load_config(config, beside=path).without({*tests_in(path)}.difference(eval_set.eval_ids)), str(path)
-        )
+        chosen = load_config(config, beside=path).without({*tests_in(path)}.difference(eval_set.eval_ids))
+        return EvalFile(path, eval_set, chosen, str(path))
     eval_set = load_eval_set(replace(file, selected=()), initial_session=initial_session)
     whole = EvalFile(Path(file.path), eval_set, load_config(config, beside=file.folder), str(file.folder or file.path))
     return whole.selected(file.selected) if file.selected else whole
@@ -154,15 +153,13 @@ def _merged_config(files: Sequence[EvalFile], new_ids: Sequence[Mapping[str, str
     for file, simulated, ids in zip(files, scenarios, new_ids, strict=True):
         for name, metric in (file.config.custom_metrics or {}).items():
             if customs.setdefault(name, metric) != metric:
-                raise _contradiction(
-                    file, f"custom_metrics.{name}", "a metric that an earlier config defines differently", "one definition for each name"
-                )
+                found = "a metric that an earlier config defines differently"
+                raise _contradiction(file, f"custom_metrics.{name}", found, "one definition for each name")
         for field in _ONE_PER_RUN:
             wanted = users if field == _OF_USERS else first
             if (simulated or field != _OF_USERS) and getattr(file.config, field) != getattr(wanted, field):
-                raise _contradiction(
-                    file, field, "settings that differ from an earlier config", "the same settings in all configs of a run"
-                )
+                found = "settings that differ from an earlier config"
+                raise _contradiction(file, field, found, "the same settings in all configs of a run")
         for old, new in ids.items():
             if (criteria := file.config.criteria_of(old)) != first.criteria:
                 overrides["case_criteria"][new] = criteria

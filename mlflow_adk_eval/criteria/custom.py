@@ -38,7 +38,7 @@ class CustomMetric:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Call the function; an ordinary one in a thread, so that a slow one does not hold up the others."""
-        arguments = self._adk_arguments(run) if knows_adk(self.function) else self._arguments(run)
+        arguments = self._arguments(run)
         if inspect.iscoroutinefunction(self.function):
             answer = await self.function(*arguments)
         else:
@@ -47,29 +47,24 @@ class CustomMetric:
         return judged_of(answer, run)
 
     def _arguments(self, run: CaseRun) -> tuple[Any, ...]:
-        """Return what stands in for ADK's arguments. As in ADK, the threshold is in the metric's criterion."""
-        criterion = SimpleNamespace(**self.settings.model_dump())
-        return (
-            SimpleNamespace(metric_name=self.name, threshold=None, criterion=criterion, custom_function_path=None),
-            [turn.model_copy(deep=True) for turn in run.actual],
-            None if run.expected is None else [turn.model_copy(deep=True) for turn in run.expected],
-            run.scenario.model_copy(deep=True) if run.scenario else None,
-        )
+        """Return ADK's own arguments, or for a function that knows nothing of ADK what stands in for them.
 
-    def _adk_arguments(self, run: CaseRun) -> tuple[Any, ...]:
-        """Return ADK's own arguments."""
-        case, metrics = (importlib.import_module(f"{_ADK}.evaluation.{name}") for name in ("eval_case", "eval_metrics"))
-        # The threshold is in the metric's criterion, and beside it only for the first releases of ADK, which insist.
-        insists = metrics.EvalMetric.model_fields["threshold"].is_required()
-        criterion = metrics.BaseCriterion.model_validate(self.settings.model_dump())
-        beside = {"threshold": self.settings.threshold} if insists else {}
-        metric = metrics.EvalMetric(metric_name=self.name, criterion=criterion, **beside)
-        return (
-            metric,
-            [case.Invocation.model_validate(dump(turn)) for turn in run.actual],
-            None if run.expected is None else [case.Invocation.model_validate(dump(turn)) for turn in run.expected],
-            case.ConversationScenario.model_validate(dump(run.scenario)) if run.scenario else None,
-        )
+        The threshold is in the metric's criterion, and beside it only for the first releases of ADK, which insist.
+        """
+        settings, scenario = self.settings.model_dump(), run.scenario
+        if knows_adk(self.function):
+            case, metrics = (importlib.import_module(f"{_ADK}.evaluation.{name}") for name in ("eval_case", "eval_metrics"))
+            insists = metrics.EvalMetric.model_fields["threshold"].is_required()
+            beside = {"threshold": self.settings.threshold} if insists else {}
+            metric = metrics.EvalMetric(metric_name=self.name, criterion=metrics.BaseCriterion.model_validate(settings), **beside)
+            played = [[case.Invocation.model_validate(dump(turn)) for turn in turns or ()] for turns in (run.actual, run.expected)]
+            plan = case.ConversationScenario.model_validate(dump(scenario)) if scenario else None
+        else:
+            criterion = SimpleNamespace(**settings)
+            metric = SimpleNamespace(metric_name=self.name, threshold=None, criterion=criterion, custom_function_path=None)
+            played = [[turn.model_copy(deep=True) for turn in turns or ()] for turns in (run.actual, run.expected)]
+            plan = scenario.model_copy(deep=True) if scenario else None
+        return metric, played[0], None if run.expected is None else played[1], plan
 
 
 def knows_adk(function: MetricFunction) -> bool:

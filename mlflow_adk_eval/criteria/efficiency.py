@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import Any
 
 from pydantic.alias_generators import to_camel
 
@@ -97,18 +98,12 @@ class PerTurn:
         return Judged((*map(self.measure, run.actual), *missing_turns(run)))
 
 
+_QUANTITY: Mapping[str, Any] = {"origin": "adk", "bounds": (0.0, math.inf), "greater_is_better": False, "informative": True}
+
+
 def _spec(name: str, measure: Measure, about: str, kept: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
-    return CriterionSpec(
-        name=name,
-        origin="adk",
-        about=f"{about}; lower is better",
-        kept=kept,
-        bounds=(0.0, math.inf),
-        greater_is_better=False,
-        needs=needs,
-        informative=True,
-        make=partial(PerTurn, measure),
-    )
+    about, make = f"{about}; lower is better", partial(PerTurn, measure)
+    return CriterionSpec(name=name, about=about, kept=kept, needs=needs, make=make, **_QUANTITY)
 
 
 SPECS = (

@@ -95,12 +95,8 @@ def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Qu
 
 def _outcome(findings_of: Mapping[str, Sequence[VotedItem]]) -> Outcome:
     """Return the mean of a turn's texts, if every sentence has a verdict: each with its evidence, those that are not grounded first."""
-    missing = [
-        f"sentence {finding.item.id} ({finding.item.text!r}): {finding.outcome.error}"
-        for findings in findings_of.values()
-        for finding in findings
-        if isinstance(finding.outcome, Errored)
-    ]
+    every = ((one.item, one.outcome) for findings in findings_of.values() for one in findings)
+    missing = [f"sentence {item.id} ({item.text!r}): {outcome.error}" for item, outcome in every if isinstance(outcome, Errored)]
     if missing:
         more = f"; and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
         return Errored("; ".join(missing[:_MAX_NAMED]) + more)

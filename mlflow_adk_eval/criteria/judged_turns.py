@@ -157,9 +157,8 @@ def combined(findings: Sequence[VotedItem], noun: str) -> Outcome:
     items: list[dict[str, Any]] = []
     for finding, outcome in ((finding, finding.outcome) for finding in findings if isinstance(finding.outcome, Scored)):
         item, verdict = finding.item, {"verdict": finding.label, "score": outcome.score, "rationale": outcome.rationale}
-        lines.append(
-            f"- {'✓' if outcome.score >= 1 else '✗'} {' '.join((item.text or '').split())} ({tally(finding)}): {outcome.rationale}"
-        )
+        head = f"- {'✓' if outcome.score >= 1 else '✗'} {' '.join((item.text or '').split())}"
+        lines.append(f"{head} ({tally(finding)}): {outcome.rationale}")
         items.append({"id": item.id, "text": item.text, **verdict, **outcome.details})
     return Scored(mean(item["score"] for item in items), "\n".join(lines), {"items": items})
 

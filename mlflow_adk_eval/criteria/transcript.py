@@ -187,9 +187,8 @@ def conversation_text(turns: Sequence[Invocation], kinds: Sequence[StepKind] = (
     lines: list[str] = []
     for number, turn in enumerate(turns, 1):
         taken = [step_record(step) for step in steps(turn) if step.kind in kinds]
-        lines += [
-            json_text({"turn": number} | record) for record in ({"user": user_text(turn)}, *taken, {"final_response": final_text(turn)})
-        ]
+        records = ({"user": user_text(turn)}, *taken, {"final_response": final_text(turn)})
+        lines += [json_text({"turn": number} | record) for record in records]
     return "\n".join(lines)
 
 
@@ -225,9 +224,8 @@ def instructions_text(*apps: AppDetails | None) -> str:
 def tools_text(*apps: AppDetails | None) -> str:
     """Return the tools of all agents as JSON lines, each once; empty where none are known."""
     agents = (agent for app in apps if app for agent in app.agent_details.values())
-    return _once(
-        {"agent": agent.name, "tool": tool} for agent in agents for declared in agent.tool_declarations for tool in _functions(declared)
-    )
+    declared = ((agent.name, one) for agent in agents for one in agent.tool_declarations)
+    return _once({"agent": name, "tool": tool} for name, one in declared for tool in _functions(one))
 
 
 def _functions(declaration: Any) -> Iterator[Any]:

@@ -184,9 +184,8 @@ class CaseGrade:
         prompt = load_prompt(self.name)
         properties = [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]  # none where it asks about the one thing
         items = tuple(replace(item, text=None) for item in properties) or (JudgedItem(),)
-        question = Question(
-            prompt=prompt, blocks=blocks_of(transcript.whole_conversation(run.actual)), items=items, label_values={"no": 0.0, "yes": 1.0}
-        )
+        blocks = blocks_of(transcript.whole_conversation(run.actual))
+        question = Question(prompt=prompt, blocks=blocks, items=items, label_values={"no": 0.0, "yes": 1.0})
         voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
         named = [replace(result, item=item) for result, item in zip(voting.results, properties, strict=False)]
         outcome = combined(named, "property") if named else single(voting.results[0])
@@ -280,35 +279,19 @@ def _explained(verdict: RubricVerdict, between: str) -> str:
     return between.join(filter(None, (verdict.description or verdict.rubric_id, verdict.reasoning)))
 
 
+def _spec(name: str, about: str, **how: Any) -> CriterionSpec:
+    return CriterionSpec(name=name, origin="adk", about=about, settings=VertexSettings, prompts=(name,), **how)
+
+
 def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, instance: Instance) -> CriterionSpec:
-    bounds = (min(worth.values()), max(worth.values()))
-    return CriterionSpec(
-        name=name,
-        origin="adk",
-        about=about,
-        kept="the service's explanation, or every vote with its explanation",
-        settings=VertexSettings,
-        bounds=bounds,
-        prompts=(name,),
-        make=partial(TurnGrade, name=name, label_values=worth),
-        by_service=partial(VertexTurns, name, metric, instance, bounds),
-    )
+    bounds, kept = (min(worth.values()), max(worth.values())), "the service's explanation, or every vote with its explanation"
+    by_service = partial(VertexTurns, name, metric, instance, bounds)
+    return _spec(name, about, kept=kept, bounds=bounds, make=partial(TurnGrade, name=name, label_values=worth), by_service=by_service)
 
 
 def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
-    return CriterionSpec(
-        name=name,
-        origin="adk",
-        about=about,
-        kept="the service's explanation and its verdict on each rubric, or every vote with its explanation",
-        settings=VertexSettings,
-        bounds=_SHARE,
-        scope="case",
-        needs=needs,
-        prompts=(name,),
-        make=partial(CaseGrade, name),
-        by_service=partial(VertexCase, name),
-    )
+    kept = "the service's explanation and its verdict on each rubric, or every vote with its explanation"
+    return _spec(name, about, kept=kept, scope="case", needs=needs, make=partial(CaseGrade, name), by_service=partial(VertexCase, name))
 
 
 SPECS = (

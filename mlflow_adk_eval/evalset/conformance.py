@@ -169,10 +169,8 @@ def _tests(folder: Path, selected: Sequence[str]) -> Iterator[_Test]:
     chosen = {eval_id: spec for eval_id, spec in specs.items() if not selected or {eval_id, spec.agent} & set(selected)}
     agents = {spec.agent for spec in chosen.values()}
     if len(agents) > 1:
-        some = min(agents)
-        raise _refused(
-            folder, "$", f"tests of {len(agents)} agents: {', '.join(sorted(agents))}", "those of one", f"Select them: {folder}:{some}"
-        )
+        found = f"tests of {len(agents)} agents: {', '.join(sorted(agents))}"
+        raise _refused(folder, "$", found, "those of one", f"Select them: {folder}:{min(agents)}")
     yield from (_test_of(eval_id, places[eval_id], spec) for eval_id, spec in chosen.items())
 
 

@@ -312,18 +312,13 @@ def _decoded(row: Json, at: str) -> Json | Problem:
     """Return a row as a JSON object: what is null is absent, and texts of JSON are decoded."""
     value: Json = {}
     for name, item in row.items():
-        if item is None:
-            continue
-        if name in IDS or not isinstance(item, str | bytes):
-            value[name] = _plain(item)
-            continue
-        if name in _OF_OBJECTS:
+        if name in _OF_OBJECTS and isinstance(item, str | bytes):
             try:
                 value[name] = from_json(item)
             except ValueError as error:
                 return Problem(f"{at}.{name}", f"text that is not JSON ({error})", "JSON text, or a struct")
-        else:
-            value[name] = item
+        elif item is not None:
+            value[name] = item if isinstance(item, bytes) and name not in IDS else _plain(item)
     return value
 
 

@@ -154,10 +154,8 @@ class CaseFiles:
             try:
                 if self.form == "lines":
                     yield from lines_of(file, prefix, headed=self.is_named and index == 0)
-                elif self.form == "parquet":
-                    yield from table_of(file, prefix)
                 else:
-                    yield from part_of(file, prefix)
+                    yield from (table_of if self.form == "parquet" else part_of)(file, prefix)
             except EvalSetError as error:
                 yield from (Row(problem.path, replace(problem, path=f"{prefix}{problem.path}"), 0) for problem in error.problems)
             except UNREADABLE as error:

@@ -97,15 +97,9 @@ class ColumnMetric:
             scores.append(score)
             reasons.append(storable_text(reason, secrets))
         evaluated = [score for score in scores if score is not None]
-        return MetricValue(
-            scores=scores,  # pyright: ignore[reportArgumentType] - MLflow takes None, too
-            justifications=reasons,
-            aggregate_results={
-                **({"mean": mean(evaluated)} if evaluated else {}),
-                **({"pass_rate": passed / asked} if asked else {}),
-                "evaluated": len(evaluated),
-            },
-        )
+        shares = ({"mean": mean(evaluated)} if evaluated else {}) | ({"pass_rate": passed / asked} if asked else {})
+        known: Any = scores  # MLflow takes None, too
+        return MetricValue(scores=known, justifications=reasons, aggregate_results={**shares, "evaluated": len(evaluated)})
 
     def _results(self, rows: Sequence[Row]) -> list[CriterionResult]:
         """Judge the rows, but for the first where it was judged a moment ago: MLflow tries each metric on the first row alone."""
@@ -156,9 +150,8 @@ def deciding_model(scoring: RowScoring, settings: Any) -> str:
         return ""
     if isinstance(settings, VertexSettings) and settings.backend == "vertex":
         return "vertex"
-    asked = (
-        scoring.usage.models if scoring.usage and scoring.own_judge else settings.judge_panel or (settings.judge_model_options.judge_model,)
-    )
+    named = settings.judge_panel or (settings.judge_model_options.judge_model,)
+    asked = scoring.usage.models if scoring.usage and scoring.own_judge else named
     return ", ".join(model for model in asked if model != "vertex")
 
 

@@ -43,9 +43,8 @@ def endpoint_named_by(*names: str) -> str:
     url = os.environ.get(name, "")
     value, file = _SET_BY_AGENTS.get(name, ("", None))
     if file and url == value:
-        raise JudgeError(
-            f"{file} sets {name}, but an agent must not choose the judges' server. If you want this, set {name} in the environment"
-        )
+        msg = f"{file} sets {name}, but an agent must not choose the judges' server. If you want this, set {name} in the environment"
+        raise JudgeError(msg)
     return url
 
 

@@ -19,6 +19,7 @@ from mlflow_adk_eval.config.eval_config import GENERATION, EvalConfig, endpoints
 from mlflow_adk_eval.config.spec import JudgedSettings, PromptVariant
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, JudgeError, Problem, UsageError, did_you_mean
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import VERTEX, host_of, is_among, named_at
 from mlflow_adk_eval.judge.identity import AskedModel, Identity
@@ -80,18 +81,10 @@ class Voter(AskedModel):
     def _response(self, verdicts: tuple[ItemVerdict, ...], paid: list[CallResult]) -> JudgeResponse:
         answers = [result.answer for result in paid if result.answer]
         last = answers[-1] if answers else Answer(text="")
-        return JudgeResponse(
-            verdicts=verdicts,
-            model=last.model or self.judge.model,
-            latency_s=sum(answer.latency_s for answer in answers),
-            input_tokens=_sum(answer.input_tokens for answer in answers),
-            output_tokens=_sum(answer.output_tokens for answer in answers),
-            text=last.text,
-            reused=bool(paid) and all(result.reused for result in paid),
-            host=last.host,
-            asked_in=last.asked_in,
-            asked_at=last.asked_at,
-        )
+        said: Json = {name: getattr(last, name) for name in ("text", "host", "asked_in", "asked_at")}
+        said |= {name: _sum(getattr(answer, name) for answer in answers) for name in ("input_tokens", "output_tokens")}
+        latency_s, reused = sum(answer.latency_s for answer in answers), bool(paid) and all(result.reused for result in paid)
+        return JudgeResponse(verdicts=verdicts, model=last.model or self.judge.model, latency_s=latency_s, reused=reused, **said)
 
 
 def read_verdicts(question: Question, answer: Answer) -> tuple[ItemVerdict, ...]:
@@ -200,33 +193,23 @@ class JudgeSession:
                 self._judges[key] = judge, self._client(self._usage, judge)
             judges.append(self._judges[key])
         voters: dict[str, Voter] = {}
+        fresh = "" if again is None else f" for {self.evaluation}, anchor of {of}"
+        how: Json = {"rejudge_failed": self._setup.rejudge_failed, "variant": variant, "prompts": self._prompts, "fresh": fresh}
         for judge, client in judges:
             judge.check(config)
             self._named.setdefault(named_at(judge.model, judge.host(config)))
-            voters[judge.model] = Voter(
-                judge=judge,
-                client=client,
-                settings=config,
-                # What judges without an address answer is kept by the run, and apart for each of a panel.
-                identity=self._identity(judge, f"{scope} {judge.model}" if scope and len(judges) > 1 else scope),
-                rejudge_failed=self._setup.rejudge_failed,
-                variant=variant,
-                prompts=self._prompts,
-                fresh="" if again is None else f" for {self.evaluation}, anchor of {of}",
-            )
+            # What judges without an address answer is kept by the run, and apart for each of a panel.
+            identity = self._identity(judge, f"{scope} {judge.model}" if scope and len(judges) > 1 else scope)
+            voters[judge.model] = Voter(judge=judge, client=client, identity=identity, settings=config, **how)
         if not judges or len(voters) < len(judges):
             named = ", ".join(judge.model for judge, _ in judges) or "nobody"
             raise UsageError(f"a panel of {named}: wanted different judges with unique names")
         if again is not None:
             members = list(voters.values())
             return VoteCollector(ask=lambda question, number: first_of(members, question).vote(question, number), num_samples=1, only=again)
-        return VoteCollector(
-            ask=next(iter(voters.values())).vote,
-            num_samples=ceil(options.num_samples / len(voters)) * len(voters),
-            early_stop=settings.early_stop,
-            count=self._usage.count,
-            panel={name: voter.vote for name, voter in voters.items()} if len(voters) > 1 else {},
-        )
+        ask, samples = next(iter(voters.values())).vote, ceil(options.num_samples / len(voters)) * len(voters)
+        panel = {name: voter.vote for name, voter in voters.items()} if len(voters) > 1 else {}
+        return VoteCollector(ask=ask, num_samples=samples, early_stop=settings.early_stop, count=self._usage.count, panel=panel)
 
     def _identity(self, judge: ResolvedJudge, scope: str | None) -> Identity:
         return self._identities.setdefault((id(judge), scope), Identity(judge, self._setup.answers, scope=scope))
@@ -284,9 +267,8 @@ class JudgeSession:
             self._owned.append(model)
         self._user_usage = self._user_usage or self._usage.sharing_budget()
         client = self._client(self._user_usage, model, "the simulated user's model")
-        user = UserModel(
-            judge=model, client=client, settings=settings.model_configuration or {}, identity=self._identity(model, self._setup.scope)
-        )
+        identity = self._identity(model, self._setup.scope)
+        user = UserModel(judge=model, client=client, settings=settings.model_configuration or {}, identity=identity)
         self._users.append(user)
         return user
 

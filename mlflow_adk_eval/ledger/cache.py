@@ -245,9 +245,8 @@ class CallCache(AbstractContextManager["CallCache"]):
         # Where there is no file yet, the first change makes it, unless another process has made it meanwhile.
         rows = self._attempt(lambda: self._database.rows(self._sql.read_account, {"name": name}) or [(time.time(), 0, "", None)], _NO_ROWS)
         for now, version, body, code in rows:
-            return Account(
-                now=now, version=version or 0, body=body if self._is_ours("account", (name,), (body or "").encode(), code) else ""
-            )
+            is_ours = self._is_ours("account", (name,), (body or "").encode(), code)
+            return Account(now=now, version=version or 0, body=body if is_ours else "")
         return None
 
     def set_account(self, name: str, body: str, /, *, version: int) -> bool:

@@ -296,9 +296,8 @@ class SqliteDatabase:
         elif application != APPLICATION:
             raise UsageError(f"{self.path}: this SQLite database is not a ledger; {_WAY_OUT}")
         elif version != SCHEMA:
-            raise UsageError(
-                f"{self.path}: this ledger has schema {version}, but this version of mlflow-adk-eval reads {SCHEMA}; {_WAY_OUT}"
-            )
+            msg = f"{self.path}: this ledger has schema {version}, but this version of mlflow-adk-eval reads {SCHEMA}; {_WAY_OUT}"
+            raise UsageError(msg)
         else:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")

@@ -169,9 +169,8 @@ class PostgresDatabase:
                 connection.execute(text(f"INSERT INTO {_PREFIX}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
             schema = connection.execute(text(f"SELECT version FROM {_PREFIX}schema")).scalar()
         if schema != SCHEMA:
-            raise UsageError(
-                f"{self.name}: this ledger has schema {schema}, but this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
-            )
+            msg = f"{self.name}: this ledger has schema {schema}, but this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
+            raise UsageError(msg)
 
 
 def _transaction(engine: Engine) -> AbstractContextManager[Connection]:

@@ -71,9 +71,8 @@ def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
     given = os.environ.get(KEY_VARIABLE)
     if given is not None:
         if len(given) < _SHORTEST:
-            raise UsageError(
-                f"{KEY_VARIABLE}: found {len(given)} characters; wanted at least {_SHORTEST}, such as from `openssl rand -hex 32`, or unset it"
-            )
+            msg = f"{KEY_VARIABLE}: found {len(given)} characters; wanted at least {_SHORTEST}, such as from `openssl rand -hex 32`, or unset it"
+            raise UsageError(msg)
         return given.encode("utf-8", "surrogateescape"), "not written with your key"
     if file is None or os.environ.get("CI", "").lower() not in ("1", "true") or not _in_checkout(file):
         return None, ""
@@ -87,9 +86,8 @@ def ledger_key(file: Path | None) -> tuple[bytes | None, str]:
     owner = path.lstat()
     is_own = os.name != "posix" or (owner.st_uid == os.getuid() and stat.S_ISREG(owner.st_mode) and not owner.st_mode & 0o077)
     if _in_checkout(path) or not is_own:
-        raise UsageError(
-            f"{path}: someone else may have written this key; set {KEY_VARIABLE}, or set RUNNER_TEMP to a folder outside the checkout"
-        )
+        msg = f"{path}: someone else may have written this key; set {KEY_VARIABLE}, or set RUNNER_TEMP to a folder outside the checkout"
+        raise UsageError(msg)
     return path.read_bytes(), f"not written by this CI job (keep the ledger outside the checkout, or set {KEY_VARIABLE})"
 
 

@@ -20,7 +20,17 @@ from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.turns import TurnLog, invocation_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
-from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, IntermediateData, Invocation, Json, Model, Part
+from mlflow_adk_eval.evalset.models import (
+    Content,
+    FunctionCall,
+    FunctionResponse,
+    IntermediateData,
+    Invocation,
+    Json,
+    Model,
+    Part,
+    value_at,
+)
 from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN
 
 USER = ("messages", "input", "query", "question", "prompt", "user_message", "message", "request", "text", "content")
@@ -290,9 +300,7 @@ def text_in(message: Mapping[str, Any]) -> str | None:
         return Content.model_validate(message).text or None
     content = message.get("content")
     if isinstance(content, list | tuple):
-        blocks = [
-            one if isinstance(one, str) else one.get("text") or one.get("refusal") for one in content if isinstance(one, str | Mapping)
-        ]
+        blocks = [one if isinstance(one, str) else value_at(one, "text") or value_at(one, "refusal") for one in content]
         return "\n".join(text for text in blocks if isinstance(text, str)) or None
     content = message.get("refusal") if content is None else content
     return content if isinstance(content, str) else None

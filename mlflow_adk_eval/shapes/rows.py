@@ -169,9 +169,8 @@ class _Cells:
             raise self.problem("inputs", f"{len(messages)} texts", f"as many as the {len(expected.turns)} turns of the conversation")
         contents = [Content(role="user", parts=(Part(text=text_of(message)),)) for message in messages]
         asked = zip(expected.turns, contents, strict=True)
-        return replace(
-            expected, turns=tuple(turn if turn.user_text else turn.model_copy(update={"user_content": said}) for turn, said in asked)
-        )
+        turns = (turn if turn.user_text else turn.model_copy(update={"user_content": said}) for turn, said in asked)
+        return replace(expected, turns=tuple(turns))
 
     def side(self, name: str, calls: str) -> Told:
         """Return what a cell tells; tool calls of a cell beside it belong to its only turn."""

@@ -74,20 +74,13 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
     _import_adk()
     if isinstance(source, str | Path):
         module = import_agent(source)
-        root, name, private, modules = _root_of(module), module.name, module.env_names, module.holders
+        root, name = _root_of(module), module.name
+        known: Json = {"private": module.env_names, "modules": module.holders}
     else:
-        root, name, private, modules = source, getattr(source, "name", ""), frozenset[str](), ()
+        root, name, known = source, getattr(source, "name", ""), {}
     if not _is_factory(root):
         root = _app(root, name, agent_name)
-    return AdkAgent(
-        name=agent_name or name,
-        root=root,
-        app_name=name,
-        agent_name=agent_name,
-        private=private,
-        limits=limits or NO_LIMITS,
-        modules=modules,
-    )
+    return AdkAgent(name=agent_name or name, root=root, app_name=name, agent_name=agent_name, limits=limits or NO_LIMITS, **known)
 
 
 @dataclass(slots=True)

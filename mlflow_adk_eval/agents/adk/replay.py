@@ -138,11 +138,8 @@ class AdkWorld:
             for name in changed(before.get("artifact_delta", {}), context.actions.artifact_delta):
                 if (saved := await context.load_artifact(name)) is not None:
                     artifacts[name] = saved.model_dump(mode="json", exclude_none=True)
-            actions = {
-                name: changed(before.get(name) or {}, value) if isinstance(value, dict) else value
-                for name, value in done.items()
-                if name not in _PRIVATE
-            }
+            shown = ((name, value, before.get(name) or {}) for name, value in done.items() if name not in _PRIVATE)
+            actions = {name: changed(old, value) if isinstance(value, dict) else value for name, value, old in shown}
             came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
             touched = {key: plain(value) for key, value, was in held if context.state.get(key) is value and plain(value) != was}

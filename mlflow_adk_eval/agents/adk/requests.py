@@ -34,11 +34,8 @@ def request_sha256(request: Any) -> str:
 
 def _dumped(request: Any) -> Json:
     """Return a request as ADK's recorder writes it."""
-    named = {"model", "contents", "config"}
-    dumped: Json = request.model_dump(
-        mode="json", include=named, exclude_none=True, exclude_defaults=True, fallback=_described, warnings=False
-    )
-    return dumped
+    how: Json = {"include": {"model", "contents", "config"}, "exclude_none": True, "exclude_defaults": True}
+    return dict(request.model_dump(mode="json", fallback=_described, warnings=False, **how))
 
 
 def _lasting(part: Json) -> Json:

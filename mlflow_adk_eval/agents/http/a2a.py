@@ -92,9 +92,8 @@ class A2AAgent(HttpAgent):
             checked_url(endpoint)
             if self.sent_headers and not self.endpoint and origin(endpoint) != origin(url):
                 where = shown_url(endpoint)
-                raise AgentError(
-                    f"the agent card at {shown_url(url)} points to {where}: to send your headers there, pass endpoint={where!r}"
-                )
+                msg = f"the agent card at {shown_url(url)} points to {where}: to send your headers there, pass endpoint={where!r}"
+                raise AgentError(msg)
             self.cards.append((card, interface.model_copy(update={"url": endpoint})))
             return self.cards[0]
 

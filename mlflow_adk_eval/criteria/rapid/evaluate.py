@@ -104,12 +104,9 @@ class VertexBackend:
             f"instance {index}: {one.error}" if len(results) > 1 else one.error for index, one in enumerate(results, 1) if one.error
         ]:
             raise JudgeError(f"{metric.name}: {'; '.join(errors)}")
-        rated: list[Rated] = []
-        for one in results:
-            if one.choice is not None:
-                rated.append(Rated(choice=one.choice, explanation=one.explanation, confidence=one.confidence))
-            rated += (Rated(score=score, explanation=one.explanation, confidence=one.confidence) for score in one.scores)
-        return answer(request, rated)
+        found = [(one, score) for one in results for score in one.scores or (None,)]
+        rated = (Rated(score=score, choice=one.choice, explanation=one.explanation, confidence=one.confidence) for one, score in found)
+        return answer(request, list(rated))
 
 
 RapidBackend = LocalBackend | VertexBackend

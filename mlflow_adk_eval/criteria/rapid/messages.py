@@ -73,11 +73,8 @@ def read_request(body: Any, source: str = "request") -> RapidRequest:
         raise RequestError(source, twins)
     given = _snake(body)
     inputs = [key for key in given if key in _INPUTS]
-    problems = [
-        Problem(json_path("$", [key]), "an unknown key", "one of the inputs of a metric", did_you_mean(key, _INPUTS))
-        for key in given
-        if key not in inputs and key not in _IGNORED
-    ]
+    unknown, wanted = [key for key in given if key not in inputs and key not in _IGNORED], "one of the inputs of a metric"
+    problems = [Problem(json_path("$", [key]), "an unknown key", wanted, did_you_mean(key, _INPUTS)) for key in unknown]
     if len(inputs) > 1 or not (inputs or problems):
         found = ", ".join(inputs) or "none"
         problems.append(Problem("$", f"{found} of the inputs", "exactly one of the inputs of a metric"))
@@ -101,9 +98,8 @@ def answer(request: RapidRequest, rated: Sequence[Rated]) -> Json:
 def error_body(error: AdkEvalError) -> Json:
     """Return an error in the shape of Google's APIs: a bad request with each field's violation, or a service that has no answer."""
     if isinstance(error, RequestError):
-        violations = [
-            {"field": problem.path.removeprefix("$."), "description": str(problem)} for problem in error.problems[:_MOST_VIOLATIONS]
-        ]
+        problems = error.problems[:_MOST_VIOLATIONS]
+        violations = [{"field": problem.path.removeprefix("$."), "description": str(problem)} for problem in problems]
         details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations}]
         return {"error": {"code": 400, "message": str(error), "status": "INVALID_ARGUMENT", "details": details}}
     return {"error": {"code": 503, "message": str(error), "status": "UNAVAILABLE"}}
@@ -125,17 +121,13 @@ def _input(metric: RapidMetric, value: Any, source: str) -> RapidRequest:
         raise RequestError(source, [Problem(at, shown(value), "an object with metric_spec and instances")])
     given = _snake(value)
     known = ("metric_spec", "instance", "instances")
-    problems = [
-        Problem(f"{at}.{key}", "an unknown key", f"one of {', '.join(known)}", did_you_mean(key, known))
-        for key in given
-        if key not in known
-    ]
+    unknown, wanted = [key for key in given if key not in known], f"one of {', '.join(known)}"
+    problems = [Problem(f"{at}.{key}", "an unknown key", wanted, did_you_mean(key, known)) for key in unknown]
     spec = _spec(metric, given.get("metric_spec", {}), f"{at}.metric_spec", problems)
     instances = tuple(_instances(metric, given, at, problems))
     if spec.get("use_reference") is True and any("reference" not in one for one in instances):
-        problems.append(
-            Problem(f"{at}.metric_spec.use_reference", "true, and an instance without reference", "a reference in each instance")
-        )
+        here = f"{at}.metric_spec.use_reference"
+        problems.append(Problem(here, "true, and an instance without reference", "a reference in each instance"))
     if problems:
         raise RequestError(source, problems)
     return RapidRequest(metric=metric, spec=spec, instances=instances)

@@ -47,9 +47,8 @@ async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: Vote
     """
     if not any(map(str.isalnum, instance["prediction"])):
         return Judgement(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0)
-    known = [
-        field for field in ("instruction", "context", "reference") if field in instance and field in (*metric.fields, *metric.optional)
-    ]
+    fields = (*metric.fields, *metric.optional)
+    known = [field for field in ("instruction", "context", "reference") if field in instance and field in fields]
     blocks = tuple(Block(field, instance[field]) for field in (*known, "prediction"))
     values = {str(grade): float(grade) for grade in metric.scale}
     voting = await collector.decide(Question(prompt=load_prompt(metric.criterion), blocks=blocks, label_values=values), place)

@@ -16,19 +16,8 @@ class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing o
         """Return whether it was asked for, since MLflow asks this in evaluations that are about something else, too."""
         return model_type == "adk"
 
-    def evaluate(  # noqa: PLR0913 - MLflow's interface  # pyright: ignore[reportIncompatibleMethodOverride] - which says nothing of its result
-        self,
-        *,
-        model_type: str,  # noqa: ARG002
-        dataset: Any,
-        run_id: str,
-        evaluator_config: Mapping[str, Any] | None,
-        model: Any = None,
-        extra_metrics: Any = None,
-        custom_artifacts: Any = None,
-        predictions: str | None = None,
-        model_id: str | None = None,
-        **_: Any,
+    def evaluate(  # pyright: ignore[reportIncompatibleMethodOverride] - MLflow says nothing of its result
+        self, *, dataset: Any, run_id: str, evaluator_config: Mapping[str, Any] | None, model: Any = None, **more: Any
     ) -> EvaluationResult:
         """Evaluate, log into the run that MLflow has opened, and return the metrics and artifacts.
 
@@ -40,5 +29,6 @@ class AdkEvaluator(ModelEvaluator):  # type: ignore[misc]  # mypy sees nothing o
         """
         from mlflow_adk_eval.integrations.evaluator.evaluate import evaluated, refuse_extras  # noqa: PLC0415 - loads the package
 
-        refuse_extras(extra_metrics=extra_metrics, custom_artifacts=custom_artifacts)
-        return evaluated(evaluator_config or {}, dataset=dataset, model=model, predictions=predictions, model_id=model_id, run_id=run_id)
+        refuse_extras(**{name: more.get(name) for name in ("extra_metrics", "custom_artifacts")})
+        known = {name: more.get(name) for name in ("predictions", "model_id")}
+        return evaluated(evaluator_config or {}, dataset=dataset, model=model, run_id=run_id, **known)

@@ -45,12 +45,8 @@ def openapi(*, token: bool) -> Json:
         }
         path = f"/{version}/projects/{{project}}/locations/{{location}}:evaluateInstances"
         paths[path] = {"parameters": parameters, "post": operation}
-    health = {
-        "operationId": "health",
-        "summary": "Reports whether the server is up. Needs no token.",
-        "responses": _responses("It is.", {"type": "object"}),
-        "security": [],
-    }
+    up, about = _responses("It is.", {"type": "object"}), "Reports whether the server is up. Needs no token."
+    health = {"operationId": "health", "summary": about, "responses": up, "security": []}
     failed = _json({"$ref": "#/components/schemas/Error"})
     errors = {str(code): {"description": HTTPStatus(code).phrase, "content": failed} for code in ERRORS}
     described: Json = {
@@ -88,11 +84,13 @@ def _schemas() -> Iterator[tuple[str, Json]]:
     for kind in ("Request", "Answer"):
         yield kind, {"oneOf": [{"$ref": f"#/components/schemas/{name}{kind}"} for name in names]}
     said = {"code": {"type": "integer"}, "message": _TEXT, "status": _TEXT, "details": {"type": "array", "items": {"type": "object"}}}
-    yield "Error", _object({"error": _object(said, required=("code", "message", "status"))}, required=("error",))
+    yield "Error", _object({"error": _object(said, required=("code", "message", "status"))})
 
 
-def _object(properties: Json, *, required: tuple[str, ...] = (), others: Json | None = None) -> Json:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": others or False}
+def _object(properties: Json, *, required: tuple[str, ...] | None = None, others: Json | None = None) -> Json:
+    """Return an object; without `required`, all of its properties are."""
+    needed = list(properties if required is None else required)
+    return {"type": "object", "properties": properties, "required": needed, "additionalProperties": others or False}
 
 
 def _given(properties: Json, *, required: tuple[str, ...] = ()) -> Json:
@@ -127,15 +125,11 @@ def _or_null(schema: Json) -> Json:
 def _answer(metric: RapidMetric) -> Json:
     share: Json = {"type": "number", "minimum": 0, "maximum": 1}
     if metric.kind == "computed":
-        values = {"type": "array", "items": _object({"score": share}, required=("score",))}
-        return _only(metric.result_key, _only(metric.values_key, values))
+        values = {"type": "array", "items": _object({"score": share})}
+        return _object({metric.result_key: _object({metric.values_key: values})})
     verdict: Json = {"score": {"type": "number", "minimum": metric.bounds[0], "maximum": metric.bounds[1]}}
     if metric.kind == "pairwise":
         verdict = {"pairwise_choice": {"enum": list(CHOICES)}}
     said: dict[str, Any] = {**verdict, "explanation": _TEXT, "confidence": share}
-    result = _object(said, required=tuple(said))
-    return _only(metric.result_key, {"anyOf": [result, {"type": "array", "items": result, "minItems": 2}]})
-
-
-def _only(key: str, schema: Json) -> Json:
-    return _object({key: schema}, required=(key,))
+    result = _object(said)
+    return _object({metric.result_key: {"anyOf": [result, {"type": "array", "items": result, "minItems": 2}]}})

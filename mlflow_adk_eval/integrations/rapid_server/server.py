@@ -105,9 +105,8 @@ def listening(serving: Serving) -> Generator[socket.socket]:
     try:
         family, _, _, _, address = socket.getaddrinfo(serving.host, serving.port, type=socket.SOCK_STREAM)[0]
         if not (serving.token or ipaddress.ip_address(address[0]).is_loopback):
-            raise UsageError(
-                f"--host {serving.host} is reachable from other machines: set --token or {TOKEN}, so that clients must authenticate"
-            )
+            msg = f"--host {serving.host} is reachable from other machines: set --token or {TOKEN}, so that clients must authenticate"
+            raise UsageError(msg)
         listener = socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         raise UsageError(f"cannot listen at --host {serving.host} --port {serving.port}: {error.strerror}") from None

@@ -155,13 +155,8 @@ def answer_of(body: str | bytes) -> protocol.Answer:
         text, problem = "", _reason(feedback.block_reason, feedback.block_reason_message) or "no candidates"
     usage = reply.usage_metadata or _Usage()
     output_tokens = [count for count in (usage.candidates_token_count, usage.thoughts_token_count) if count is not None]
-    return protocol.Answer(
-        text=text,
-        model=reply.model_version or "",
-        input_tokens=usage.prompt_token_count,
-        output_tokens=sum(output_tokens) if output_tokens else None,
-        problem=problem,
-    )
+    model, tokens = reply.model_version or "", sum(output_tokens) if output_tokens else None
+    return protocol.Answer(text=text, model=model, input_tokens=usage.prompt_token_count, output_tokens=tokens, problem=problem)
 
 
 def _reason(code: str | None, message: str | None) -> str:
@@ -336,15 +331,10 @@ class GeminiJudge(protocol.ResolvedJudge):
                 authorization = {"authorization": f"Bearer {credentials.token}"}
                 if credentials.quota_project_id:
                     authorization["x-goog-user-project"] = credentials.quota_project_id
-            async with self._session().post(
-                url,
-                data=json.dumps(_filled(body, request)).encode(),
-                headers=headers | authorization,
-                proxy=proxy,
-                ssl=certificates,
-                timeout=timeout,
-                allow_redirects=False,  # a redirect would take the API key to another host, which then judges
-            ) as response:
+            # A redirect would take the API key to another host, which then judges.
+            how: Json = {"proxy": proxy, "ssl": certificates, "timeout": timeout, "allow_redirects": False}
+            data = json.dumps(_filled(body, request)).encode()
+            async with self._session().post(url, data=data, headers=headers | authorization, **how) as response:
                 await APIError.raise_for_async_response(response)
                 return await response.text()
 
@@ -370,10 +360,8 @@ class GeminiJudge(protocol.ResolvedJudge):
         self._senders.append(client)
 
         async def send(request: protocol.Request) -> str:
-            ours = {"system_instruction": request.instructions, "response_json_schema": request.schema}
-            response = await client.aio.models.generate_content(
-                model=self._model, contents=request.text, config=config.model_copy(update=ours)
-            )
+            whole = config.model_copy(update={"system_instruction": request.instructions, "response_json_schema": request.schema})
+            response = await client.aio.models.generate_content(model=self._model, contents=request.text, config=whole)
             return (response.sdk_http_response and response.sdk_http_response.body) or ""
 
         return send

@@ -48,6 +48,7 @@ _ASKED = ("", "", "json_object and the schema in words", "the schema in words")
 _REFUSES_FORM = re.compile(r"response_?format|json_schema|json_object|structured|grammar|guided|maxLength", re.IGNORECASE)
 _form_of: dict[str, int] = {}
 """The form that each server takes for each model, by address, for as long as the process lives."""
+_KINDS_OF_TOKENS = {"input": "prompt", "output": "completion"}
 _NAMES = {"max_output_tokens": "max_tokens", "stop_sequences": "stop"}
 """What LiteLLM calls a setting, where google-genai calls it otherwise."""
 
@@ -90,9 +91,8 @@ class LiteLlmJudge(protocol.ResolvedJudge):
         known = [str(getattr(one, "value", one)) for one in self._litellm.provider_list]
         if provider not in known:
             hint = did_you_mean(provider, known)
-            raise UsageError(
-                f"{model!r}: LiteLLM has no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
-            )
+            msg = f"{model!r}: LiteLLM has no provider {provider!r}; wanted provider/model, such as openai/gpt-4o. {hint}".rstrip()
+            raise UsageError(msg)
         name = provider.upper().removesuffix("_CHAT")
         self._base = endpoint_named_by(f"{name}_API_BASE", f"{name}_BASE_URL") or LOCAL.get(provider, "")
         self._own = self._base if _is_own(provider, self._base) else ""
@@ -180,15 +180,9 @@ class LiteLlmJudge(protocol.ResolvedJudge):
             problem = str(choice.finish_reason)
         elif refusal := getattr(choice.message, "refusal", None) or fields.get("refusal"):  # the former since LiteLLM 1.110
             problem = f"refusal: {protocol.one_line(str(refusal))}"
-        return protocol.Answer(
-            text=choice.message.content or "",
-            model=reply.model or "",
-            input_tokens=getattr(usage, "prompt_tokens", None),
-            output_tokens=getattr(usage, "completion_tokens", None),
-            latency_s=perf_counter() - started,
-            problem=problem,
-            host=self.host({}),
-        )
+        tokens: Json = {f"{kind}_tokens": getattr(usage, f"{name}_tokens", None) for kind, name in _KINDS_OF_TOKENS.items()}
+        text, taken_s = choice.message.content or "", perf_counter() - started
+        return protocol.Answer(text=text, model=reply.model or "", latency_s=taken_s, problem=problem, host=self.host({}), **tokens)
 
     def _limit(self, request: protocol.Request) -> Json:
         """Return the limit of the answer, so that a model which never ends costs no more than an answer with long thoughts."""

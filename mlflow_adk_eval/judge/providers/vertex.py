@@ -211,9 +211,8 @@ def vertex_client(*, timeout_s: float = 120.0) -> VertexClient:
             lines.append("GOOGLE_API_KEY is not enough: the service needs a project, a location and credentials.")
         raise JudgeError("\n".join([*lines, _WAY_OUT]))
     if "agent_eval_data" not in importlib.import_module(_API).EvaluationInstance.meta.fields:  # which would leave the conversation out
-        raise JudgeError(
-            f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
-        )
+        msg = f"google-cloud-aiplatform {version('google-cloud-aiplatform')} is too old: pip install --upgrade 'mlflow-adk-eval[vertex]'. {_WAY_OUT}"
+        raise JudgeError(msg)
     return VertexClient(endpoint=endpoint, project=project, location=location, credentials=credentials, timeout_s=timeout_s)
 
 
@@ -295,16 +294,9 @@ def read_result(call: CallResult, bounds: tuple[float, float], metric: str = "",
     status = row.get("error")  # of Google's, whose code is 0 where nothing went wrong
     failed = status if isinstance(status, Mapping) and status.get("code") else None
     error = answer.problem or (f"Vertex AI: {failed.get('message') or 'no reason given'} (code {failed['code']})" if failed else unread)
-    return Result(
-        scores=() if error else tuple(map(float, scores)),
-        choice=None if error else choice,
-        error=error,
-        explanation=str(row.get("explanation") or ""),
-        verdicts=tuple(_verdicts(row.get("rubricVerdicts"))),
-        confidence=row.get("confidence"),
-        answer=answer,
-        reused=call.reused,
-    )
+    found: Json = {} if error else {"scores": tuple(map(float, scores)), "choice": choice}
+    found |= {"explanation": str(row.get("explanation") or ""), "verdicts": tuple(_verdicts(row.get("rubricVerdicts")))}
+    return Result(error=error, confidence=row.get("confidence"), answer=answer, reused=call.reused, **found)
 
 
 def _no_score(score: Any, bounds: tuple[float, float]) -> str:
