@@ -21,7 +21,7 @@ import anyio
 
 from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
-from mlflow_adk_eval.agents.replay import Replay, Tools
+from mlflow_adk_eval.agents.replay import CaseWorld, Replay, Tools
 from mlflow_adk_eval.agents.tool_environment import tool_environment
 from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scenarios, scenario_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
@@ -136,7 +136,7 @@ def conversation_setups(
         else:
             user = FunctionUser(function, scenario_of(case), settings.max_allowed_invocations)
         tools: Tools | None = environment(case.eval_id, run_index) if environment else None
-        return ConversationSetup(user=user, tools=replay.case(case.eval_id, run_index, tools) if replay else tools)
+        return ConversationSetup(user=user, tools=CaseWorld(replay, case.eval_id, run_index, tools) if replay else tools)
 
     return setup
 
@@ -163,6 +163,7 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
             progress.break_off(f"the case took longer than its limit of {limit:g} s")
         note({"adk_eval.turns": len(progress.turns), **({"error.type": "_OTHER"} if progress.error else {})})
     ending = Ending(reason="error", detail=progress.error) if progress.error else progress.ending
+    known: Json = {"calls": tuple(world.calls), "model_calls": tuple(world.model_calls), "listings": world.listings} if world else {}
     return Conversation(
         actual=tuple(progress.turns),
         session_state=progress.state,
@@ -171,9 +172,7 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
         inner_calls=tuple(progress.session.inner_calls) if isinstance(progress.session, SeesInnerCalls) else None,
-        calls=tuple(world.calls) if world else (),
-        model_calls=tuple(world.model_calls) if world else (),
-        listings=world.listings if world else {},
+        **known,
     )
 
 

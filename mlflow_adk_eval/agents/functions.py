@@ -35,6 +35,7 @@ from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
+from mlflow_adk_eval.judge.protocol import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -361,13 +362,6 @@ def takes_session(function: Callable[..., Any]) -> bool:
     except TypeError:
         raise UsageError(f"agent {name_of(function)} takes {signature}; {_WANTED}") from None
     return with_session
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling `function` gives something to await; an object may have an async ``__call__``."""
-    if isinstance(function, functools.partial):
-        return is_async(function.func)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - that is what is asked
 
 
 def name_of(function: Callable[..., Any]) -> str:

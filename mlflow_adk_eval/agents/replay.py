@@ -117,10 +117,6 @@ class Replay:
         if models and not self._answers:
             raise UsageError("replay_models: the recording holds no answer of a model; record one with --record")
 
-    def case(self, eval_id: str, run_index: int, environment: Tools | None) -> CaseWorld:
-        """Return the world of one conversation."""
-        return CaseWorld(self, eval_id, run_index, environment)
-
     def keep(self, eval_id: str, run_index: int, conversation: Conversation) -> None:
         """Add what was recorded in a conversation."""
         if conversation.calls or conversation.model_calls or conversation.listings:

@@ -477,13 +477,10 @@ def git_state(folder: Path) -> GitState | None:
     if len(diff) > _MAX_DIFF:
         digest = hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest()
         diff = f"{diff[:_MAX_DIFF]}\n… {len(diff) - _MAX_DIFF} more characters; sha256 of everything: {digest}\n"
-    return GitState(
-        commit=commit,
-        branch=_ask(git, folder, "symbolic-ref", "--short", "--quiet", "HEAD").strip(),
-        repo_url=without_credentials(_ask(git, folder, "config", "--get", "remote.origin.url").strip()),
-        diff=diff,
-        diff_sha256=hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest() if diff else "",
-    )
+    branch = _ask(git, folder, "symbolic-ref", "--short", "--quiet", "HEAD").strip()
+    url = without_credentials(_ask(git, folder, "config", "--get", "remote.origin.url").strip())
+    sha256 = hashlib.sha256(diff.encode("utf-8", "replace")).hexdigest() if diff else ""
+    return GitState(commit=commit, branch=branch, repo_url=url, diff=diff, diff_sha256=sha256)
 
 
 def _ask(git: str, folder: Path, *arguments: str) -> str:

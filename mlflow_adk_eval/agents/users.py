@@ -7,14 +7,11 @@ The model is called through the judge's client, so that its answers are paid for
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
-
-import anyio.to_thread
 
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig, filled, placeholders
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
@@ -23,6 +20,7 @@ from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Model, Part, UserBehavior, UserPersona
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.protocol import called
 from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
 from mlflow_adk_eval.text import listed
 
@@ -49,12 +47,7 @@ class FunctionUser:
         settled = _first_or_last(self.scenario, self.max_allowed_invocations, turns)
         if settled:
             return settled
-        if inspect.iscoroutinefunction(self.function):
-            answer = await self.function(self.scenario, turns)
-        else:
-            answer = await anyio.to_thread.run_sync(self.function, self.scenario, turns, abandon_on_cancel=True)
-            answer = await answer if inspect.isawaitable(answer) else answer
-        match answer:
+        match answer := await called(self.function, self.scenario, turns):
             case None:
                 return Ending(reason="goal")
             case str() if answer.strip():

@@ -180,12 +180,10 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     # Groups of criteria are read apart, since each name has settings of its own.
     by_case = {key: value[key] for key in ("case_criteria", "caseCriteria") if isinstance(value.get(key), dict)}
     frame = _read(EvalConfig, value | {key: {} for key in by_case} | ({"criteria": {}} if "criteria" in value else {}), "$", problems)
-    customs: Mapping[str, CustomMetricConfig | None]
-    if frame is not None:
-        customs = frame.custom_metrics or {}
-    else:  # it is wrong elsewhere, so only their names are known
-        groups = [value.get(key) for key in ("custom_metrics", "customMetrics")]
-        customs = dict.fromkeys(name for group in groups if isinstance(group, dict) for name in group)
+    groups = [value.get(key) for key in ("custom_metrics", "customMetrics")]
+    names = dict.fromkeys(name for group in groups if isinstance(group, dict) for name in group)
+    # Where it is wrong elsewhere, only their names are known.
+    customs: Mapping[str, CustomMetricConfig | None] = names if frame is None else frame.custom_metrics or {}
     for name in customs:  # a rule on one in the place of something else would be about that, unseen
         taken = "the name of a built-in criterion" if name in CRITERIA else "the name of a gate measure" if is_measure(str(name)) else ""
         if taken:

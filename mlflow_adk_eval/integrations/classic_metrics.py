@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlflow.metrics import MetricValue
-from mlflow.models import EvaluationMetric, MetricThreshold, make_metric
+from mlflow.models import EvaluationMetric, EvaluationResult, MetricThreshold, make_metric
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, PASS_HAT, JudgedSettings, VertexSettings
@@ -26,9 +26,6 @@ from mlflow_adk_eval.runs.manifest import key_of_criterion
 from mlflow_adk_eval.shapes.records import row_of_table
 from mlflow_adk_eval.shapes.rows import CELLS, Row
 from mlflow_adk_eval.tracking.storable import storable, storable_text
-
-if TYPE_CHECKING:
-    from mlflow.models import EvaluationResult
 
 _NAMES = ("predictions", *(name for name in CELLS if name != "predictions"))
 """The parameters of a metric. MLflow calls one whose first of two has another name in another way."""
@@ -43,13 +40,9 @@ def metric_of(scoring: RowScoring, criterion: str) -> EvaluationMetric:
     if "/" in criterion:
         raise ConfigError("config", [Problem("$.custom_metrics", shown(criterion), "a name without '/' for a metric of MLflow")])
     custom = (scoring.config.custom_metrics or {}).get(criterion)
-    return make_metric(
-        eval_fn=ColumnMetric(scoring, criterion),
-        name=criterion,
-        greater_is_better=scoring.config.greater_is_better(criterion),
-        metric_details=(custom.description or None) if custom else CRITERIA[criterion].about,
-        genai_metric_args=_described(scoring, criterion),
-    )
+    about, better = (custom.description or None) if custom else CRITERIA[criterion].about, scoring.config.greater_is_better(criterion)
+    judge, known = ColumnMetric(scoring, criterion), _described(scoring, criterion)
+    return make_metric(eval_fn=judge, name=criterion, greater_is_better=better, metric_details=about, genai_metric_args=known)
 
 
 class ColumnMetric:

@@ -16,7 +16,7 @@ from dataclasses import asdict, is_dataclass, replace
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import mlflow
 from mlflow.entities import Feedback, Trace
@@ -27,7 +27,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.integrations.scoring import explained, scoring
+from mlflow_adk_eval.integrations.scoring import RowScoring, explained, scoring
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import Errored, Scored, reaches, reason_of, status_of
@@ -37,9 +37,6 @@ from mlflow_adk_eval.shapes.rows import MADE, Row, row_of
 from mlflow_adk_eval.tracking.storable import assessment_name, storable_text
 from mlflow_adk_eval.tracking.trace_records import Assessed, assessment_of
 from mlflow_adk_eval.tracking.traces import feedback_of
-
-if TYPE_CHECKING:
-    from mlflow_adk_eval.integrations.scoring import RowScoring
 
 _WHOLE = {CASE, "expected_conversation"}
 """Expectations about a conversation rather than a turn."""

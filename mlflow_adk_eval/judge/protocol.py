@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -219,6 +221,20 @@ async def reached(answers: Answers, work: Callable[[], T]) -> T:
     with anyio.CancelScope(shield=True):
         return await anyio.to_thread.run_sync(work)
     raise AssertionError  # pragma: no cover - a shield is never cancelled
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling `function` gives something to await; an object may have an async ``__call__``."""
+    inner = function.func if isinstance(function, partial) else function
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None))  # noqa: B004 - that is what is asked
+
+
+async def called(function: Callable[..., Any], *args: Any, limiter: anyio.CapacityLimiter | None = None) -> Any:
+    """Return what somebody's function returns: an ordinary one runs in a thread, so that a slow one does not hold up the others."""
+    if is_async(function):
+        return await function(*args)
+    answer = await anyio.to_thread.run_sync(function, *args, limiter=limiter, abandon_on_cancel=True)
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 class NoAnswer(Exception):  # noqa: N818 - what happened, not whose fault it is

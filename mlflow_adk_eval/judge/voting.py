@@ -276,21 +276,16 @@ def _counts(question: Question, responses: Sequence[JudgeResponse], num_samples:
     """Count the votes on a question, its items together."""
     agreeing = dissenting = split = lone = 0
     for index in range(len(question.items)):
-        votes = Counter(_usable(question, index, responses))
-        most = max(votes.values(), default=0)
-        agreeing, dissenting, split = agreeing + most, dissenting + votes.total() - most, split + (len(votes) > 1)
-        lone += votes.total() == 1
+        values = Counter(_usable(question, index, responses))
+        most = max(values.values(), default=0)
+        agreeing, dissenting, split = agreeing + most, dissenting + values.total() - most, split + (len(values) > 1)
+        lone += values.total() == 1
     complete = bool(responses) and not any(response.final for response in responses)
-    return JudgeUsage(
-        calls_saved=max(num_samples - len(responses), 0) if complete else 0,
-        ballots=len(question.items),
-        split_ballots=split,
-        votes=agreeing + dissenting,
-        dissenting_votes=dissenting,
-        lone_votes=lone,
-        repaired=sum(any(verdict.repair for verdict in response.verdicts) for response in responses),
-        members=_members(question, responses),
-    )
+    saved = max(num_samples - len(responses), 0) if complete else 0
+    repaired = sum(any(verdict.repair for verdict in response.verdicts) for response in responses)
+    votes: dict[str, Any] = {"votes": agreeing + dissenting, "dissenting_votes": dissenting, "lone_votes": lone, "split_ballots": split}
+    members = _members(question, responses)
+    return JudgeUsage(calls_saved=saved, ballots=len(question.items), repaired=repaired, members=members, **votes)
 
 
 _OF_ANSWER = ("model", "latency_s", "input_tokens", "output_tokens", "host", "asked_in", "asked_at")

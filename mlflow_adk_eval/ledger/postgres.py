@@ -156,18 +156,16 @@ class PostgresDatabase:
 
     def _prepare(self, engine: Engine) -> None:
         """Make the tables where they are missing, and make sure that they are of this version."""
-        from sqlalchemy import text  # noqa: PLC0415
-
         with engine.connect() as connection:
-            exists = connection.execute(text(f"SELECT to_regclass('{_PREFIX}schema')")).scalar() is not None
+            exists = connection.execute(_text(f"SELECT to_regclass('{_PREFIX}schema')")).scalar() is not None
         with _transaction(engine) as connection:
             if not exists:
-                connection.execute(text(f"SELECT pg_advisory_xact_lock({APPLICATION})"))  # CREATE … IF NOT EXISTS alone may collide
-                connection.execute(text(f"CREATE TABLE IF NOT EXISTS {_PREFIX}schema (one INTEGER PRIMARY KEY, version INTEGER NOT NULL)"))
+                connection.execute(_text(f"SELECT pg_advisory_xact_lock({APPLICATION})"))  # CREATE … IF NOT EXISTS alone may collide
+                connection.execute(_text(f"CREATE TABLE IF NOT EXISTS {_PREFIX}schema (one INTEGER PRIMARY KEY, version INTEGER NOT NULL)"))
                 for statement in self.sql.tables:
-                    connection.execute(text(statement))
-                connection.execute(text(f"INSERT INTO {_PREFIX}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
-            schema = connection.execute(text(f"SELECT version FROM {_PREFIX}schema")).scalar()
+                    connection.execute(_text(statement))
+                connection.execute(_text(f"INSERT INTO {_PREFIX}schema VALUES (1, {SCHEMA}) ON CONFLICT DO NOTHING"))
+            schema = connection.execute(_text(f"SELECT version FROM {_PREFIX}schema")).scalar()
         if schema != SCHEMA:
             msg = f"{self.name}: this ledger has schema {schema}, but this version of mlflow-adk-eval reads {SCHEMA}; name another one {CHOOSING}"
             raise UsageError(msg)

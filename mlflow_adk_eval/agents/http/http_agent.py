@@ -21,7 +21,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urljoin, urlsplit
 
 import anyio
 from pydantic_core import from_json
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from mlflow_adk_eval.agents.conversation import converse
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, AgentSession, Limits
@@ -304,8 +304,7 @@ def _wait(state: RetryCallState) -> float:
     """Return a random time up to a limit that doubles, and not less than the agent asked for."""
     error = state.outcome.exception() if state.outcome else None
     asked_for = error.retry_after_s if isinstance(error, HttpError) else 0.0
-    limit = min(_FIRST_S * 2 ** (state.attempt_number - 1), _LONGEST_S)
-    return max(wait_random(0, limit)(state), min(asked_for, _LONGEST_ASKED_S))
+    return max(wait_random_exponential(_FIRST_S, _LONGEST_S)(state), min(asked_for, _LONGEST_ASKED_S))
 
 
 def shown_url(url: str) -> str:

@@ -290,15 +290,9 @@ class GeminiJudge(protocol.ResolvedJudge):
 
         recorder = self._recorder(next((settings[name] for name in _HTTP_OPTIONS if settings.get(name)), {}))
         given = {name: value for name, value in settings.items() if name not in _HTTP_OPTIONS}
-        ours = {
-            "system_instruction": _PROBE.instructions,
-            "response_mime_type": "application/json",
-            "response_json_schema": _PROBE.schema,
-            "response_schema": None,
-            "automatic_function_calling": AutomaticFunctionCallingConfig(disable=True),
-            "should_return_http_response": True,
-        }
-        config = GenerateContentConfig.model_validate(given).model_copy(update=ours)
+        asked = {"system_instruction": _PROBE.instructions, "response_json_schema": _PROBE.schema, "response_mime_type": "application/json"}
+        alone = {"automatic_function_calling": AutomaticFunctionCallingConfig(disable=True), "should_return_http_response": True}
+        config = GenerateContentConfig.model_validate(given).model_copy(update={**asked, **alone, "response_schema": None})
         recorder.client.models.generate_content(model=self._model, contents=_PROBE.text, config=config)
         recorded = recorder.requests.pop()
         body = json.loads(recorded.content)

@@ -6,7 +6,6 @@ needs it. An object with the members of `Judge` judges itself, and a function is
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,11 +14,10 @@ from time import perf_counter
 from typing import Any, cast
 
 import anyio
-import anyio.to_thread
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.judge.hosts import GOOGLE_MODEL, PROVIDER_MODEL
-from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request, ResolvedJudge
+from mlflow_adk_eval.judge.protocol import Answer, Judge, NoAnswer, Refused, Request, ResolvedJudge, called
 from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.redact import message_of
 
@@ -121,14 +119,8 @@ class CallableJudge(ResolvedJudge):
         return answer if answer.latency_s else replace(answer, latency_s=perf_counter() - started)
 
     async def _called(self, request: Request) -> Answer:
-        inner = self._fn.func if isinstance(self._fn, partial) else self._fn
-        if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004 - how it is called matters
-            result = await self._fn(request)
-        else:
-            self._thread_limit = self._thread_limit or anyio.CapacityLimiter(self._threads)
-            result = await anyio.to_thread.run_sync(self._fn, request, limiter=self._thread_limit, abandon_on_cancel=True)
-            result = await result if inspect.isawaitable(result) else result
-        match result:
+        self._thread_limit = self._thread_limit or anyio.CapacityLimiter(self._threads)
+        match result := await called(self._fn, request, limiter=self._thread_limit):
             case Answer():
                 return result
             case str():
