@@ -98,11 +98,11 @@ class ToolRecorder:
         async def call(*args: Any, **kwargs: Any) -> Any:
             with self._call(name, named(signature, args, kwargs)) as record:
                 if self.tools is not None:
-                    answer = self.tools.answer(name, record.args)
-                    if self.loop is None or self.loop is asyncio.get_running_loop():
-                        record.answer = await answer
-                    else:
-                        record.answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer, self.loop))
+                    answer, here = self.tools.answer(name, record.args), asyncio.get_running_loop()
+                    there = self.loop or here
+                    record.answer = await (
+                        answer if there is here else asyncio.wrap_future(asyncio.run_coroutine_threadsafe(answer, there))
+                    )
                 if record.answer is None and not self._replayed(name, record):
                     with self._kept(name, record):
                         record.answer = await function(*args, **kwargs)
@@ -194,10 +194,9 @@ class ToolRecorder:
 
 
 def _running_loop() -> AbstractEventLoop | None:
-    try:
+    with suppress(RuntimeError):
         return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    return None
 
 
 @dataclass(slots=True, kw_only=True)

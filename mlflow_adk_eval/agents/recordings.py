@@ -223,11 +223,9 @@ def recording_beside(eval_set: EvalSet, inputs: Inputs) -> Recording | None:
 
 
 def _of_eval_set(eval_set: EvalSet) -> Recording:
-    conversations = (
-        (case.eval_id, Conversation(actual=case.conversation or (), session_state=case.final_session_state or None))
-        for case in eval_set.eval_cases
-    )
-    return _by_id(conversations, _only(case.session_input.app_name for case in eval_set.eval_cases if case.session_input))
+    cases = eval_set.eval_cases
+    runs = ((case.eval_id, Conversation(actual=case.conversation or (), session_state=case.final_session_state or None)) for case in cases)
+    return _by_id(runs, _only(case.session_input.app_name for case in cases if case.session_input))
 
 
 def _of_result(result: EvalSetResult) -> Recording:
@@ -279,9 +277,8 @@ def recording_of_report(report: Report) -> Recording:
     runs = _by_id((case.eval_id, report.cases.loaded(place).conversation) for place, case in enumerate(report.cases)).runs
     worlds = {case.eval_id: case.runs for case in report.world.recorded.cases} if report.world and report.world.recorded else {}
     pairs = {eval_id: zip_longest(known, worlds.get(eval_id, ())[: len(known)]) for eval_id, known in runs.items()}
-    return Recording(
-        {eval_id: tuple(replace(run, **world_of(world)) for run, world in both) for eval_id, both in pairs.items()}, origin=origin
-    )
+    merged = {eval_id: tuple(replace(run, **world_of(world)) for run, world in both) for eval_id, both in pairs.items()}
+    return Recording(merged, origin=origin)
 
 
 def on(eval_set: EvalSet, origin: Origin) -> Origin:

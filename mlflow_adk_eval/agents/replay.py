@@ -172,11 +172,9 @@ class Replay:
 
 def _with_calls(run: Conversation) -> Conversation:
     """Return a conversation with the calls that its turns tell of."""
+    told = [(turn, call, answer) for turn, one in enumerate(run.actual) for call, answer in one.answered_calls() if answer is not None]
     calls = [
-        RecordedCall(turn=turn, tool=call.name or "", args=call.args or {}, answer=_returned(answer.response))
-        for turn, invocation in enumerate(run.actual)
-        for call, answer in invocation.answered_calls()
-        if answer is not None
+        RecordedCall(turn=turn, tool=call.name or "", args=call.args or {}, answer=_returned(got.response)) for turn, call, got in told
     ]
     return Conversation(actual=(), calls=tuple(calls), model_calls=run.model_calls, listings=run.listings)
 

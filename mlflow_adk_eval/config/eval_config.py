@@ -225,9 +225,8 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
         if settings is not None and described is not None:  # else it could not be read, so nothing is known of its range
             threshold, (low, high) = settings.threshold, described.bounds
             interval = described.interval if isinstance(described, CustomMetricConfig) else None
-            open_end = interval is not None and (
-                (interval.open_at_min and threshold == low) or (interval.open_at_max and threshold == high)
-            )
+            ends = ((interval.open_at_min, low), (interval.open_at_max, high)) if interval else ()
+            open_end = any(is_open and threshold == end for is_open, end in ends)
             if open_end or not low <= threshold <= high:
                 wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
                 wanted = f"a number between {low:g} and {high:g}" if open_end else wanted

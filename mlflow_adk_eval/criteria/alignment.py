@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product, zip_longest
 from typing import Any, Literal
 
@@ -63,14 +64,13 @@ def trajectory_matches(
     >>> trajectory_matches([book, search], [search, book], "ANY_ORDER")
     True
     """
+    same = partial(same_call, ignore_args=ignore_args)
     match match_type:
         case "EXACT":
-            return len(actual) == len(expected) and all(
-                same_call(got, want, ignore_args=ignore_args) for got, want in zip(actual, expected, strict=True)
-            )
+            return len(actual) == len(expected) and all(map(same, actual, expected))
         case "IN_ORDER":
             rest = iter(actual)  # `any` consumes it, so each hit comes after the one before
-            return all(any(same_call(got, want, ignore_args=ignore_args) for got in rest) for want in expected)
+            return all(any(same(got, want) for got in rest) for want in expected)
         case "ANY_ORDER":
             left = list(actual)
             return all(_take(left, want, ignore_args=ignore_args) for want in expected)

@@ -19,9 +19,10 @@ _STOP_SIGNAL = re.compile(r"\{\{\s*stop_signal\s*\}\}")
 def prebuilt_personas() -> Mapping[str, UserPersona]:
     """Return the personas that an eval set may name, by id."""
     data = json.loads((files(__package__ or "mlflow_adk_eval.criteria") / "personas.json").read_text("utf-8"))
+    traits, personas = data["behaviors"], data["personas"].items()
     return {
-        key: UserPersona.model_validate({"id": key, **persona, "behaviors": [data["behaviors"][name] for name in persona["behaviors"]]})
-        for key, persona in data["personas"].items()
+        key: UserPersona.model_validate({"id": key, **one, "behaviors": [traits[name] for name in one["behaviors"]]})
+        for key, one in personas
     }
 
 

@@ -136,10 +136,8 @@ def _numbered(events: Sequence[Step]) -> tuple[Step, ...]:
                     answered[at] = call
                     taken |= {call} if once else set()
     numbers = {at: number for number, at in enumerate(calls, 1)}
-    return tuple(
-        replace(step, call=numbers.get(answered.get(at, at))) if step.kind in ("call", "response") else step
-        for at, step in enumerate(events)
-    )
+    places = ((step, answered.get(at, at)) for at, step in enumerate(events))
+    return tuple(replace(step, call=numbers.get(place)) if step.kind in ("call", "response") else step for step, place in places)
 
 
 def _answers(response: Step, call: Step, *, by_id: bool) -> bool:
@@ -150,9 +148,8 @@ def _answers(response: Step, call: Step, *, by_id: bool) -> bool:
 
 def content_text(content: Content | None) -> str:
     """Return what a message says, joined by newlines: its text without thoughts; media are named."""
-    return "\n".join(
-        step.payload if step.kind == "text" else f"[{step.name}]" for step in steps_of(content) if step.kind in ("text", "media")
-    )
+    told = (step for step in steps_of(content) if step.kind in ("text", "media"))
+    return "\n".join(step.payload if step.kind == "text" else f"[{step.name}]" for step in told)
 
 
 def user_text(invocation: Invocation) -> str:

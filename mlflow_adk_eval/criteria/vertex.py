@@ -47,6 +47,7 @@ _AGENT = "agent"
 _KINDS = ("function_call", "function_response", "text", "inline_data", "file_data", "executable_code", "code_execution_result")
 """What a part can be for the service. It has one of them."""
 _MEDIA = {"inline_data", "file_data"}
+_CONTENT_OF = {"function_call": "args", "function_response": "response"}
 
 
 def exchange(user: str, agent: str) -> Json:
@@ -105,15 +106,11 @@ def _part(part: Part) -> Json | None:
     if kind is None:
         return None
     value = getattr(part, kind)
-    match kind:
-        case "function_call":
-            value = {"name": value.name or "", "args": _struct(value.args)} | ({"id": value.id} if value.id else {})
-        case "function_response":
-            value = {"name": value.name or "", "response": _struct(value.response)} | ({"id": value.id} if value.id else {})
-        case _ if kind in _MEDIA:
-            value = {name: text for name, text in dict(value).items() if isinstance(text, str)}
-        case _:
-            value = _plain(value)
+    if kind in _CONTENT_OF:
+        inner = _CONTENT_OF[kind]
+        value = {"name": value.name or "", inner: _struct(getattr(value, inner))} | ({"id": value.id} if value.id else {})
+    else:
+        value = {name: text for name, text in dict(value).items() if isinstance(text, str)} if kind in _MEDIA else _plain(value)
     return {kind: value, **({"thought": True} if part.thought else {})}
 
 

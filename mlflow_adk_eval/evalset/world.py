@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mlflow_adk_eval.evalset.conversation import WORLD, RecordedCase, RecordedRun, RecordedSet, json_of, world_of
-from mlflow_adk_eval.evalset.models import Model, json_sha256
+from mlflow_adk_eval.evalset.models import Json, Model, json_sha256
 from mlflow_adk_eval.evalset.parse import parse
 
 WORLD_FILE = "world.json"
@@ -51,10 +51,8 @@ def without_turns(recorded: RecordedSet) -> RecordedSet:
 
 def world_digest(recorded: RecordedSet) -> str:
     """Return ``sha256:<hex>`` of the calls of a recording."""
-    calls = sorted(
-        (case.eval_id, [run.model_dump(mode="json", fallback=json_of, include=set(WORLD), exclude_defaults=True) for run in case.runs])
-        for case in without_turns(recorded).cases
-    )
+    how: Json = {"mode": "json", "fallback": json_of, "include": set(WORLD), "exclude_defaults": True}
+    calls = sorted((case.eval_id, [run.model_dump(**how) for run in case.runs]) for case in without_turns(recorded).cases)
     return f"sha256:{json_sha256(calls)}"
 
 

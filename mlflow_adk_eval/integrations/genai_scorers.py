@@ -72,12 +72,9 @@ def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | N
         expected_here = {} if is_whole else expectations_of(trace) if number else first
         rows.append(row_of_record(root.inputs if root else None, root.outputs if root else None, expected_here, trace, name))
     last = rows[-1].conversation
-    conversation = Conversation(
-        actual=tuple(turn for row in rows for turn in row.conversation.actual),
-        session_state=last.session_state,
-        error=next((row.conversation.error for row in rows if row.conversation.error), ""),
-        unfinished=last.unfinished,
-    )
+    actual = tuple(turn for row in rows for turn in row.conversation.actual)
+    error = next((row.conversation.error for row in rows if row.conversation.error), "")
+    conversation = Conversation(actual=actual, session_state=last.session_state, error=error, unfinished=last.unfinished)
     lacks = frozenset[str]().union(*(row.lacks for row in rows))
     if not is_whole:
         expected = tuple(turn for row in rows for turn in row.case.conversation or ())

@@ -44,7 +44,6 @@ def self_preference(judges: Iterable[str], agents: Iterable[str]) -> str:
         return ""
     families = {family_of(judge) for judge in alike}
     theirs = [agent for agent in dict.fromkeys(agents) if family_of(agent) in families]
-    return (
-        f"the judge {' and '.join(alike)} and the agent's model {' and '.join(theirs)} are of one family, and models tend to prefer answers of"
-        " their own: judge with another family, or calibrate the judge on people's labels"
-    )
+    both = f"the judge {' and '.join(alike)} and the agent's model {' and '.join(theirs)} are of one family"
+    advice = "judge with another family, or calibrate the judge on people's labels"
+    return f"{both}, and models tend to prefer answers of their own: {advice}"

@@ -66,10 +66,8 @@ class Identity:
             account = await reached(answers, lambda: answers.account(name))
             before = json.loads(account.body) if account and account.body else fingerprint
             if before != fingerprint:
-                self.note = (
-                    f"{place} serves a different model than when its answers were stored (fingerprint {fingerprint}, before {before}), "
-                    "so it was asked again"
-                )
+                prints = f"(fingerprint {fingerprint}, before {before})"
+                self.note = f"{place} serves a different model than when its answers were stored {prints}, so it was asked again"
             if account and (before != fingerprint or not account.body):
                 await reached(answers, lambda: answers.set_account(name, json.dumps(fingerprint), version=account.version))
         self._fingerprint = fingerprint

@@ -61,10 +61,8 @@ class Question:
     def schema(self) -> Json:
         """The JSON schema of the answer: the verdict on the one item, or an object with a verdict on each."""
         texts = {"rationale": "what decided the verdict", **self.remarks}
-        verdict = object_of(
-            {**{name: {"type": "string", "description": about} for name, about in texts.items()}}
-            | {"verdict": {"type": "string", "enum": list(self.label_values)}}
-        )
+        said: Json = {name: {"type": "string", "description": about} for name, about in texts.items()}
+        verdict = object_of(said | {"verdict": {"type": "string", "enum": list(self.label_values)}})
         return verdict if self.keys == ("",) else object_of(dict.fromkeys(self.keys, verdict))
 
     @property

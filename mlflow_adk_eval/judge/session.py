@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.judge.providers.vertex import VertexService
 
 
+_ELSEWHERE = "Set an endpoint in the environment, or pass a judge in Python (judge=)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter(AskedModel):
     """One judge with its settings, which answers a question with a vote."""
@@ -143,9 +146,7 @@ class JudgeSession:
         for path, host in endpoints_in(config):
             if host is None:
                 found = "a setting that a config must not contain, because it may change where or how a model is called"
-                wanted = (
-                    "only generation settings such as temperature. Set an endpoint in the environment, or pass a judge in Python (judge=)"
-                )
+                wanted = f"only generation settings such as temperature. {_ELSEWHERE}"
                 problems.append(Problem(path, found, wanted, did_you_mean(re.split(r"[.\]]", path)[-1], GENERATION)))
             elif not is_among(host, self._setup.hosts):
                 wanted = "a host that you allow. If it may read the conversations and receive your API key, set"
@@ -255,10 +256,9 @@ class JudgeSession:
         self.check(EvalConfig.model_construct(criteria={}, user_simulator_config=settings))
         try:
             model = resolve_judge(source or settings.model, self._setup.options)
-        except JudgeError as error:
-            raise JudgeError(f"the simulated user: {error}") from None
-        except UsageError as error:
-            raise UsageError(f"the simulated user: {error}") from None
+        except (JudgeError, UsageError) as error:
+            kind = JudgeError if isinstance(error, JudgeError) else UsageError
+            raise kind(f"the simulated user: {error}") from None
         try:
             model.check(settings.model_configuration or {})
         except ConfigError as error:

@@ -23,14 +23,12 @@ from mlflow_adk_eval.judge.question import decoded, object_of
 STOP_SIGNAL = "</finished>"
 """What a model may write in its message, as in ADK, to end the conversation."""
 
+_NEXT = "what the user says next; empty if the conversation is over and nothing is left to say"
 SCHEMA = object_of(
     {
         "reason": {"type": "string", "description": "what the agent's last answer means for the plan, and what the user therefore does"},
         "finished": {"type": "boolean", "description": "whether the conversation is over"},
-        "message": {
-            "type": "string",
-            "description": "what the user says next; empty if the conversation is over and nothing is left to say",
-        },
+        "message": {"type": "string", "description": _NEXT},
     }
 )
 """The JSON schema of an answer."""

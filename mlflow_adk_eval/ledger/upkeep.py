@@ -77,7 +77,7 @@ def contents(database: SqliteDatabase | PostgresDatabase) -> LedgerContents:
 
     answers, size, oldest, newest = found(sql.answers_held)
     conversations, more, first, last = found(sql.conversations_held)
-    times = [time for time in (oldest, first, newest, last) if time is not None]
+    times = [datetime.fromtimestamp(time, UTC) for time in (oldest, first, newest, last) if time is not None]
     counts: dict[str, Counter[str]] = {}
     for _, answer in _answers(database):
         tokens = {name: answer.get(name) or 0 for name in _TOKENS}
@@ -91,8 +91,8 @@ def contents(database: SqliteDatabase | PostgresDatabase) -> LedgerContents:
         conversations=conversations,
         runs=found(sql.count_runs)[0],
         asking=found(sql.count_claims)[0],
-        oldest=datetime.fromtimestamp(min(times), UTC) if times else None,
-        newest=datetime.fromtimestamp(max(times), UTC) if times else None,
+        oldest=min(times, default=None),
+        newest=max(times, default=None),
         models=tuple(sorted(models, key=lambda one: (-one.input_tokens - one.output_tokens, one.model))),
         budgets=tuple(SharedBudget(name=name, calls=calls, tokens=tokens) for name, (calls, tokens) in spent.items()),
     )

@@ -60,10 +60,9 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
     if _SCENARIO in inputs:
         return parse(EvalCase, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
     messages = messages_in(inputs)
-    turns = [
-        {"user_content": {"role": "user", **(one if isinstance(one, Mapping) and "parts" in one else {"parts": [{"text": text_of(one)}]})}}
-        for one in (messages if is_list(messages) else [messages])
-    ]
+    listed = messages if is_list(messages) else [messages]
+    contents = (one if isinstance(one, Mapping) and "parts" in one else {"parts": [{"text": text_of(one)}]} for one in listed)
+    turns = [{"user_content": {"role": "user", **content}} for content in contents]
     return parse(EvalCase, asked | {"conversation": turns}, "inputs")
 
 

@@ -126,24 +126,18 @@ class AdkAgent:
         app_name = (given.app_name if given else "") or self.app_name
         async with self._app() as (app, conversations):
             sessions = InMemorySessionService()
-            created = await sessions.create_session(
-                app_name=app_name,
-                user_id=(given.user_id if given else "") or "test_user_id",  # what ADK calls the user of a case without a session
-                session_id=(given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}",
-                state=copy.deepcopy(given.state) if given else {},
-            )
+            user_id = (given.user_id if given else "") or "test_user_id"  # what ADK calls the user of a case without a session
+            session_id, state = (given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}", given.state if given else {}
+            created = await sessions.create_session(app_name=app_name, user_id=user_id, session_id=session_id, state=copy.deepcopy(state))
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
             session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
             for callback in [name for name in dir(recorder) if name.endswith("_callback")]:
                 setattr(plugin, callback, getattr(recorder, callback))
-            session.runner = Runner(
-                # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
-                app=app.model_copy(update={"name": app_name, "plugins": [plugin, *app.plugins]}),
-                session_service=sessions,
-                memory_service=InMemoryMemoryService(),
-                artifact_service=InMemoryArtifactService(),
-            )
+            # First, so that it sees every call, also those that a plugin of the app answers in the model's place.
+            whole = app.model_copy(update={"name": app_name, "plugins": [plugin, *app.plugins]})
+            others: Json = {"memory_service": InMemoryMemoryService(), "artifact_service": InMemoryArtifactService()}
+            session.runner = Runner(app=whole, session_service=sessions, **others)
             async with conversations.lock:
                 conversations.count += 1
             try:

@@ -125,6 +125,7 @@ _LONGEST_S = 16.0
 _LONGEST_ASKED_S = 60.0
 """The longest wait that an agent is granted."""
 _REDIRECTS = 3
+_SAME_METHOD = {HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT}
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -255,12 +256,9 @@ class HttpAgent(ABC):
         except TimeoutError:
             raise HttpError(f"{where} did not answer within {self.timeout_s:g} s") from None
         if not response.is_success:
-            raise HttpError(
-                f"{where} answered {response.status_code} {response.reason_phrase}: {excerpt(response.content, hidden)}",
-                again=again_after(response.status_code),
-                status=response.status_code,
-                retry_after_s=retry_after_s(response.headers) or 0.0,
-            )
+            status, wait_s = response.status_code, retry_after_s(response.headers) or 0.0
+            msg = f"{where} answered {status} {response.reason_phrase}: {excerpt(response.content, hidden)}"
+            raise HttpError(msg, again=again_after(status), status=status, retry_after_s=wait_s)
         try:
             return from_json(response.content)
         except ValueError:
@@ -284,9 +282,7 @@ class HttpAgent(ABC):
             except TransportError as error:
                 raise HttpError(f"the connection to {where} broke: {str(error) or type(error).__name__}", again="if harmless") from None
             target = urljoin(url, response.headers.get("location", ""))
-            follows = response.is_redirect and (
-                request.method == "GET" or response.status_code in {HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT}
-            )
+            follows = response.is_redirect and (request.method == "GET" or response.status_code in _SAME_METHOD)
             if not follows or redirects == _REDIRECTS or origin(target) != origin(url):
                 break
             url, redirects = target, redirects + 1

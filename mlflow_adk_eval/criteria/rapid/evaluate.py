@@ -100,9 +100,8 @@ class VertexBackend:
         spec = {key: value.replace("rougen", "rouge") if key == "rouge_type" else value for key, value in request.spec.items()}
         materials: list[Material] = [list(request.instances)] if metric.kind == "computed" else [dict(one) for one in request.instances]
         results = await gathered(partial(evaluate, metric.name, material, metric.bounds, spec) for material in materials)
-        if errors := [
-            f"instance {index}: {one.error}" if len(results) > 1 else one.error for index, one in enumerate(results, 1) if one.error
-        ]:
+        many = len(results) > 1
+        if errors := [f"instance {index}: {one.error}" if many else one.error for index, one in enumerate(results, 1) if one.error]:
             raise JudgeError(f"{metric.name}: {'; '.join(errors)}")
         found = [(one, score) for one in results for score in one.scores or (None,)]
         rated = (Rated(score=score, choice=one.choice, explanation=one.explanation, confidence=one.confidence) for one, score in found)

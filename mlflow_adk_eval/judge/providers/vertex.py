@@ -315,12 +315,9 @@ def _verdicts(entries: Any) -> Iterator[RubricVerdict]:
     for number, verdict in enumerate(entries or (), 1):
         rubric = verdict.get("evaluatedRubric") or {}
         content = (rubric.get("content") or {}).get("property") or {}
-        yield RubricVerdict(
-            rubric_id=str(rubric.get("rubricId") or f"rubric_{number}"),
-            description=str(content.get("description") or ""),
-            met=verdict.get("verdict") is True,
-            reasoning=str(verdict.get("reasoning") or ""),
-        )
+        name, met = str(rubric.get("rubricId") or f"rubric_{number}"), verdict.get("verdict") is True
+        about, why = str(content.get("description") or ""), str(verdict.get("reasoning") or "")
+        yield RubricVerdict(rubric_id=name, description=about, met=met, reasoning=why)
 
 
 def _answer_of(response: Any, metric: str) -> Answer:
