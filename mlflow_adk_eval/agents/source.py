@@ -214,11 +214,8 @@ class _Tree:
                 folders.clear()
                 continue
             seen.add(real)
-            folders[:] = sorted(
-                name
-                for name in folders
-                if not (name.startswith(".") or name in _SKIPPED or name.endswith(".egg-info") or (here / name / "pyvenv.cfg").exists())
-            )
+            ours = [name for name in folders if not (name.startswith(".") or name in _SKIPPED or name.endswith(".egg-info"))]
+            folders[:] = sorted(name for name in ours if not (here / name / "pyvenv.cfg").exists())
             self.entries += len(names) + len(folders)
             if self.entries > _MAX_ENTRIES:
                 raise _TooMuchError
@@ -386,11 +383,8 @@ def _modules_of_function(function: Any) -> list[ModuleType]:
             break
         seen.add(id(inner))
         chain.append(inner)
-    own, *wrappers = [
-        _modules_of(each if hasattr(each, "__code__") or inspect.ismethod(each) else type(each))
-        for each in reversed(chain)
-        if not isinstance(each, functools.partial)
-    ] or [[]]
+    layers = [each for each in reversed(chain) if not isinstance(each, functools.partial)]
+    own, *wrappers = [_modules_of(each if hasattr(each, "__code__") or inspect.ismethod(each) else type(each)) for each in layers] or [[]]
     around = (module for modules in wrappers for module in modules)
     return [*own, *(module for module in around if not _is_installed(Path(getattr(module, "__file__", None) or "")))]
 

@@ -50,11 +50,8 @@ def notes(config: EvalConfig, cases: Sequence[CaseResult]) -> tuple[str, ...]:
             known |= {function["name"] for functions in declared for function in functions}
     others = known - named.keys()
     meant = {tool: nearest(tool, others) for tool in named if tool not in known}
-    sentences = [
-        f"the tool environment names {tool!r}, but no agent has or called that tool; did you mean {near!r}?"
-        for tool, near in meant.items()
-        if near
-    ]
+    nobody = "but no agent has or called that tool; did you mean"
+    sentences = [f"the tool environment names {tool!r}, {nobody} {near!r}?" for tool, near in meant.items() if near]
     strange = [repr(tool) for tool, near in meant.items() if not near]
     if strange:
         them = "them" if len(strange) > 1 else "that tool"

@@ -132,10 +132,8 @@ def merge_files(files: Sequence[EvalFile], folder: Path | None = None) -> Merged
         (only,) = files
         return MergedFiles(only.eval_set, only.config, {(only.path, eval_id): eval_id for eval_id in only.eval_set.eval_ids})
     namesakes = Counter(file.path.name for file in files)
-    names = [
-        file.path.relative_to(folder).as_posix() if folder else file.path.name if namesakes[file.path.name] == 1 else file.path.as_posix()
-        for file in files
-    ]
+    names = [file.path.name if namesakes[file.path.name] == 1 else file.path.as_posix() for file in files]
+    names = [file.path.relative_to(folder).as_posix() for file in files] if folder else names
     set_id = folder.resolve().name if folder else "+".join(file.eval_set.eval_set_id for file in files)
     eval_set, ids = merge(set_id, zip(names, (file.eval_set for file in files), strict=True))
     new_ids = [dict(zip(file.eval_set.eval_ids, ids[name], strict=True)) for name, file in zip(names, files, strict=True)]

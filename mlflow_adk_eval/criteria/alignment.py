@@ -152,10 +152,8 @@ def align(
 def _align_ordered(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], *, ignore_args: bool) -> Iterator[Step]:
     """Align by edit distance. A pair costs 0 if its calls are the same and 1 if only their names are; leaving a call out costs 2."""
     rows, columns = len(actual), len(expected)
-    costs = [
-        [None if got.name != want.name else 0 if same_call(got, want, ignore_args=ignore_args) else 1 for want in expected]
-        for got in actual
-    ]
+    same = partial(same_call, ignore_args=ignore_args)
+    costs = [[None if got.name != want.name else 0 if same(got, want) else 1 for want in expected] for got in actual]
     # The cost of what follows the i-th actual and the j-th expected call.
     best = [[2 * (rows - i + columns - j) for j in range(columns + 1)] for i in range(rows + 1)]
     for i, j in product(range(rows - 1, -1, -1), range(columns - 1, -1, -1)):

@@ -236,18 +236,9 @@ def _refused(rubrics: RubricSet) -> Outcome:
 
 
 def _spec(name: str, rubric_type: str, about: str, make: Callable[..., Any], needs: tuple[Need, ...] = ("rubrics",)) -> CriterionSpec:
-    return CriterionSpec(
-        name=name,
-        origin="adk",
-        about=f"the share of rubrics that {about} satisfies",
-        kept="a verdict, votes and explanations for each rubric",
-        settings=RubricSettings,
-        scope="case" if name == TRAJECTORY else "turn",
-        needs=needs,
-        rubric_type=rubric_type,
-        prompts=(name,),
-        make=make,
-    )
+    about, kept = f"the share of rubrics that {about} satisfies", "a verdict, votes and explanations for each rubric"
+    how: Mapping[str, Any] = {"origin": "adk", "settings": RubricSettings, "scope": "case" if name == TRAJECTORY else "turn"}
+    return CriterionSpec(name=name, about=about, kept=kept, needs=needs, rubric_type=rubric_type, prompts=(name,), make=make, **how)
 
 
 SPECS = (

@@ -412,10 +412,8 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
     cases: list[EvalCase] = []
     ids: dict[str, list[str]] = {}
     for file, part in listed:
-        renamed = [
-            case if occurrences[case.eval_id] == 1 else case.model_copy(update={"eval_id": f"{file}:{case.eval_id}"})
-            for case in part.eval_cases
-        ]
+        names = [eval_id if occurrences[eval_id] == 1 else f"{file}:{eval_id}" for eval_id in part.eval_ids]
+        renamed = [case.model_copy(update={"eval_id": name}) for case, name in zip(part.eval_cases, names, strict=True)]
         cases += renamed
         ids[file] = [case.eval_id for case in renamed]
     if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):

@@ -111,10 +111,8 @@ class Statements:
             f"""CREATE TABLE IF NOT EXISTS {p}account (
                 name TEXT PRIMARY KEY, version INTEGER NOT NULL, body TEXT NOT NULL, code {bytes_type}, kept_at DOUBLE PRECISION NOT NULL)""",
         )
-        self.get = {
-            kind: f"SELECT body, code FROM {p}{kind} WHERE {' AND '.join(f'{name} = :{name}' for name in names)}"
-            for kind, names in PLACES.items()
-        }
+        where = {kind: " AND ".join(f"{name} = :{name}" for name in names) for kind, names in PLACES.items()}
+        self.get = {kind: f"SELECT body, code FROM {p}{kind} WHERE {place}" for kind, place in where.items()}
         kept = {"body": ":body", "code": ":code", "kept_at": now}
         put = {kind: _upsert(f"{p}{kind}", names, kept) for kind, names in PLACES.items()}
         self.put = put | {"answer": f"{put['answer']}, owner = NULL, until = NULL"}  # which ends the claim
