@@ -31,7 +31,6 @@ FOREIGN: dict[str, frozenset[str]] = {
     "shapes/answers.py": frozenset({"to_dict"}),  # messages and responses of MLflow
     "agents/adk/agent.py": frozenset({"app", "include_plugins", "name"}),  # modules, agents and tools of google-adk
     "agents/adk/modules.py": frozenset({"agent"}),  # modules
-    "agents/functions.py": frozenset({"__call__"}),  # the user's functions
     "agents/scenarios.py": frozenset({"description", "name", "tools"}),  # agents and tools of google-adk
     "agents/source.py": frozenset({"model"}),  # agents of google-adk
     "analysis/calibration/bench.py": frozenset({"model"}),  # the user's judges
@@ -41,7 +40,8 @@ FOREIGN: dict[str, frozenset[str]] = {
     "integrations/agent_functions.py": frozenset({"columns"}),  # tables of pandas and others
     "judge/providers/gemini.py": frozenset({"headers"}),  # responses of google-genai
     "judge/providers/litellm.py": frozenset({"headers", "refusal", "response", "usage", "value"}),  # responses and errors of LiteLLM
-    "judge/providers/resolve.py": frozenset({"__call__", "address", "model"}),  # the user's judges
+    "judge/protocol.py": frozenset({"__call__"}),  # the user's functions
+    "judge/providers/resolve.py": frozenset({"address", "model"}),  # the user's judges
     "judge/providers/vertex.py": frozenset({"headers"}),  # responses of google-genai
     "store/reaching.py": frozenset({"error_code", "response"}),  # MLflow's errors
     "tracking/traces.py": frozenset({"error"}),  # MLflow's feedback
