@@ -56,13 +56,14 @@ def token_usage(invocation: Invocation) -> Outcome:
     The total is the sum of input (prompt and tool use) and output (candidates and reasoning), as ADK computes it; the
     service's own total is not used.
     """
-    counted = tokens_of([event.usage_metadata for event in invocation.events if event.usage_metadata])
+    usages = [event.usage_metadata for event in invocation.events if event.usage_metadata]
+    counted = tokens_of(usages) if usages else {}
     return Scored(counted["total_tokens"], details=counted) if counted else _NO_USAGE
 
 
 def tokens_of(usages: Sequence[Json]) -> dict[str, float]:
     """Return what model calls reported together: ``total_tokens``, those of input and output, and each kind; empty if nothing."""
-    into, out = (_sums(usages, _INPUT), _sums(usages, _OUTPUT)) if usages else ({}, {})
+    into, out = _sums(usages, _INPUT), _sums(usages, _OUTPUT)
     if not into and not out:
         return {}
     totals = {name: math.fsum(kinds.values()) for name, kinds in (("input_tokens", into), ("output_tokens", out)) if kinds}
