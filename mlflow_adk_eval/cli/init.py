@@ -177,7 +177,7 @@ class _Project:
         if self.agent:
             return *whole, self.folder / f"test_{self.name}.py", workflows / f"{self.name}-eval.yml"
         aside = self.folder.parent / "production"
-        return *whole, aside / f"{self.name}_config.json", aside / f"{self.name}.md", workflows / f"{self.name}-production.yml"
+        return *whole, aside / f"{self.name}_config.json", aside / f"{self.name}.md", workflows / f"{self.name}-traces.yml"
 
     @property
     def policy(self) -> str:
@@ -226,6 +226,7 @@ class _Project:
             "run": self.run,
             "policy": self.policy,
             "score": self.score,
+            "watch": command("traces", "watch", self.experiment, config=self.paths[3], level="RUN_ID"),
             "seen": seen,
             "here": shlex.quote(str(Path.cwd())),
         }

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from operator import itemgetter
 from pathlib import Path
 
-from mlflow.entities import AssessmentSourceType, Expectation, TraceInfo
+from mlflow.entities import Assessment, AssessmentSourceType, Expectation, TraceInfo
 from mlflow.tracing.constant import TraceMetadataKey
 
 from mlflow_adk_eval.agents.traces.conversations import Redact, Redactor
@@ -91,7 +91,8 @@ def cases_from_traces(
         run = judged_run(store.evidence(_production_run(source, store)))
         if PRODUCTION not in run.evidence.params:
             raise UsageError(f"run {run.evidence.run_id} scored an eval set, not traces, so its conversations are cases already")
-        on_traces = list(turns_in_mlflow(store.client, [run]))
+        # Most traces say nothing of people, and there may be many.
+        on_traces = [(unit, info) for unit, info in turns_in_mlflow(store.client, [run]) if any(map(_by_person, info.assessments))]
     # 1. What people said: labels of what judges decided, and the answers that they expected. The latest of each counts.
     labels, problems, _ = labels_on(on_traces, run.units, {})
     latest = [label for opinion in opinions_of(labels).values() for label in opinion.labels]
@@ -156,14 +157,18 @@ def _production_run(source: str, store: MlflowStore) -> str:
     return str(found[0].info.run_id)
 
 
+def _by_person(assessment: Assessment) -> bool:
+    return bool(assessment.source.source_type == AssessmentSourceType.HUMAN)
+
+
 def _answers(turns: Sequence[tuple[Unit, TraceInfo]]) -> dict[tuple[str, int | None], str]:
     """Return what people expected as the answer of each turn, by case and turn; ``None``: the last turn of the session."""
     found: list[tuple[int, tuple[str, int | None], str]] = []
     for unit, info in turns:
         for one in info.assessments:
-            if not isinstance(one, Expectation) or one.source.source_type != AssessmentSourceType.HUMAN or one.valid is False:
+            if not isinstance(one, Expectation) or one.name != _ANSWER or not _by_person(one) or one.valid is False:
                 continue
-            if one.name == _ANSWER and isinstance(one.value, str) and one.value.strip():
+            if isinstance(one.value, str) and one.value.strip():
                 index = None if TraceMetadataKey.TRACE_SESSION in (one.metadata or {}) else unit.invocation_index
                 found.append((one.last_update_time_ms or 0, (unit.eval_id, index), one.value))
     return {place: answer for _, place, answer in sorted(found, key=itemgetter(0))}

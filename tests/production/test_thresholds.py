@@ -94,7 +94,7 @@ def test_its_workflow_is_safe_and_runs_the_same_command(written: str, here: Path
     shutil.rmtree(here / "production", ignore_errors=True)
     made = invoke("init", "--traces", EXPERIMENT, "--judge", "openai/gpt-5-mini", "--yes", "--tracking-uri", written, "--folder", "a/evals")
     assert made.exit_code == 0, made.stderr
-    workflow = YAML(typ="safe").load(Path(".github/workflows/production-production.yml").read_text())
+    workflow = YAML(typ="safe").load(Path(".github/workflows/production-traces.yml").read_text())
     assert problems(workflow) == []
     steps = {step.get("name"): step for step in workflow["jobs"]["score"]["steps"]}
     assert steps["Install"]["run"] == "pip install 'mlflow-adk-eval[litellm]'"
@@ -124,7 +124,7 @@ def test_a_name_of_an_experiment_is_no_command(template: Path, here: Path, name:
     (line,) = re.findall(r"^17 .* && (mlflow-adk-eval .*)$", Path("production/shop.md").read_text(), re.MULTILINE)
     assert not re.search(r"(?<!\\)%", line), "cron ends a command there"
     assert shlex.split(line.replace("\\%", "%"))[:4] == ["mlflow-adk-eval", "traces", "score", name]
-    workflow = YAML(typ="safe").load(Path(".github/workflows/shop-production.yml").read_text())
+    workflow = YAML(typ="safe").load(Path(".github/workflows/shop-traces.yml").read_text())
     assert shlex.split(workflow["jobs"]["score"]["steps"][-1]["run"])[3] == name
 
 
