@@ -147,3 +147,5 @@ def test_a_stake_stays_a_number() -> None:
     rng = random.Random(1)
     one = after([[Stratum(400, 200, 200 - rng.randrange(3))] for _ in range(40)], watched(judged=True))
     assert all(math.isfinite(stake) and stake > 0 for stake in one.stakes)
+    low = after([GOOD, BAD], watched(0.3, judged=True))
+    assert low.stakes[-1] == pytest.approx(50 / (50 * 51) + 50 / (51 * 52)), "no share is lower than none, so nothing is bet on it"

@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,8 @@ from mlflow import MlflowClient
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.production.telling import ALARM, described
-from mlflow_adk_eval.production.watch import STATE, TOLD, Levels, Look, counted, levels_of, look
+from mlflow_adk_eval.production.telling import ALARM, described, send, show_in_mlflow
+from mlflow_adk_eval.production.watch import STATE, TOLD, Levels, Look, counted, judged_again, levels_of, look
 from mlflow_adk_eval.testing.judge import ScriptedJudge
 from mlflow_adk_eval.tracking.agent_versions import register
 from tests.cli.test_cli import invoke
@@ -165,6 +166,23 @@ def test_nobody_is_accused_where_there_is_nothing_to_judge_again(production: str
     ]
 
 
+def test_earlier_conversations_that_cannot_be_judged_again_are_said(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk(["good"] * 20, hours_ago=4)
+    first = look_at("3h", JUDGED, judge=judge())
+    run_id = str(first.scored.report and first.scored.report.run_id)
+    with monkeypatch.context() as patched:
+        patched.setattr("mlflow_adk_eval.production.watch._EARLIER", 5)
+        gaps = judged_again([run_id, run_id], JUDGED, first.scored.experiment_id, {"judge": judge()})
+    assert gaps == {"": [0.0] * 5, RUBRICS: [0.0] * 5}, "so many are enough"
+    MlflowClient().log_text(run_id, "{}", "adk_eval/manifest.json")
+    talk(["bad"] * 20, hours_ago=2)
+    second = look_at("1h", JUDGED, judge=judge())
+    assert second.exit_code == 2
+    assert second.notes[0].startswith(f"earlier conversations could not be judged again: run {run_id} cannot be judged again: ")
+    with pytest.raises(UsageError, match=f"run {run_id} sets no level: "):
+        levels_of(run_id, JUDGED)
+
+
 def test_conversations_without_a_verdict_are_no_reason_for_silence(production: str) -> None:
     talk(["good"] * 20, hours_ago=2)
     silent = ScriptedJudge(lambda request: adk_eval.Unavailable("the judge is down") if "question 1" in request.text else "yes")
@@ -183,7 +201,7 @@ def test_a_slice_has_an_alarm_of_its_own(production: str) -> None:
         look_at("1h", parts=["language"])
 
 
-def test_a_webhook_gets_each_alarm_once_signed_as_mlflow_signs(production: str, webhook: Webhook) -> None:
+def test_a_webhook_gets_each_alarm_once_signed_as_mlflow_signs(production: str, webhook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(WORSE, hours_ago=2)
     webhook.status = 503
     untold = look_at("90m", webhook=webhook.url)
@@ -202,6 +220,11 @@ def test_a_webhook_gets_each_alarm_once_signed_as_mlflow_signs(production: str, 
     assert taken["data"]["alarms"] == untold.state.told
     assert taken["data"]["run_id"] == untold.state.alarms[0].run_id
     assert look_at("60m", webhook="http://127.0.0.1:9/").exit_code == 1, "nothing new is nothing to tell"
+    monkeypatch.delenv("MLFLOW_ADK_EVAL_WEBHOOK_SECRET")
+    assert send(webhook.url, {}, "other") == ""
+    assert not webhook.got[2]["signed"]
+    assert webhook.got[2]["delivery"] != taken["delivery"]
+    assert "did not take the alarm: [Errno 111]" in send("http://127.0.0.1:9/", {}, "other")
 
 
 @pytest.mark.parametrize("url", ["http://example.com/hook", "ftp://localhost/", "https://", "nonsense", "http://[::2]/"])
@@ -292,9 +315,16 @@ def test_a_version_that_became_worse_is_told_on_its_page_and_a_rollback_is_propo
     assert (as_json["previous"], as_json["version"], as_json["moved"], as_json["reason"]) == (second, first, False, version.tags[ALARM])
     again = invoke(*command, "--level", "0.1")
     assert again.exit_code == 0, "another level is another watch"
+    assert client.get_model_version("shop", second).tags[ALARM] == "", "and has no alarm"
+    client.update_model_version("shop", second, "x" * 4990)
+    show_in_mlflow(client, str(found["experiment_id"]), ("shop", second), "worse")
+    assert client.get_model_version("shop", second).tags[ALARM] == "worse"
+    assert client.get_model_version("shop", second).description == "x" * 4990, "what leaves no room stays as it is"
+    show_in_mlflow(client, str(found["experiment_id"]), ("shop", second), "", before="of another watch")
+    assert client.get_model_version("shop", second).tags[ALARM] == "worse", "another watch takes away its own alarms alone"
 
 
-def test_a_watch_that_goes_on_ends_cleanly_and_survives_what_fails(production: str, tmp_path: Path) -> None:
+def test_a_watch_that_goes_on_ends_cleanly_and_survives_what_fails(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
     talk(WORSE, hours_ago=1)
     words = ["traces", "watch", EXPERIMENT, "--criteria", f"{CALLS}=0.5", "--level", "0.9", "--settle", "1m", "--every", "1h"]
     started = subprocess.Popen(
@@ -310,6 +340,17 @@ def test_a_watch_that_goes_on_ends_cleanly_and_survives_what_fails(production: s
         time.sleep(1)
         started.send_signal(signal.SIGTERM)
         assert started.wait(30) == 1, "the code of the last look"
+
+    # In this process the pause is where Ctrl-C comes. A look that fails is said, and the next one comes all the same.
+    def interrupted(seconds: float) -> None:
+        assert 3000 < seconds <= 3600
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mlflow_adk_eval.cli.traces.time", SimpleNamespace(monotonic=time.monotonic, sleep=interrupted))
+    assert invoke(*words).exit_code == 1
+    away = invoke(*words, "--tracking-uri", "http://127.0.0.1:9")
+    assert away.exit_code == 3
+    assert away.stderr.startswith("error: MLflow at http://127.0.0.1:9 cannot be reached")
     for wrong in ("0h", "soon", "2020-01-01"):
         assert invoke(*words[:-1], wrong).exit_code == 64
 
@@ -344,11 +385,13 @@ for scope in reader.get_metrics_data().resource_metrics[0].scope_metrics:
 
 def test_what_is_wrong_is_said_in_one_sentence(production: str) -> None:
     talk(FINE, hours_ago=1)
+    MlflowClient().create_registered_model("shop")
     criteria = ("--criteria", f"{CALLS}=0.5")
     for words, said in {
         (EXPERIMENT, *criteria): "watch: name the level, such as --level 0.9, or the registered model that is in production: --model NAME",
         ("nowhere", *criteria, "--level", "0.9"): "experiment 'nowhere' does not exist in this MLflow store",
         (EXPERIMENT, *criteria, "--level", "0.9", "--slice", "de"): "--slice de: wanted NAME=VALUE, such as language=de",
+        (EXPERIMENT, *criteria, "--model", "shop"): "the registered model 'shop' has no alias champion",
         (EXPERIMENT, *criteria, "--model", "nobody"): "the registered model 'nobody' does not exist in this MLflow store",
         (EXPERIMENT, "--level", "0.9"): "name what to score by: --criteria NAME=THRESHOLD,... or --config FILE, and not both",
         (EXPERIMENT, "--criteria", "response_match_score=1", "--level", "0.9"): "response_match_score needs expectations, which",
