@@ -220,11 +220,9 @@ class KeptParts:
     def taken(self, kept: KeptPart, texts: Sequence[CaseTexts | None]) -> WrittenPart | None:
         """Return a part that is kept; ``None`` if its cases were read from other texts, or its files were changed."""
         digest = hashlib.sha256()
-        for one in texts:
-            if one is None:
-                return None
+        for one in filter(None, texts):
             _add(digest, one)
-        if len(texts) != kept.part.cases or digest.hexdigest() != kept.texts:
+        if None in texts or len(texts) != kept.part.cases or digest.hexdigest() != kept.texts:
             return None
         try:
             files = {folder: (self._folder / kept.part.name(folder)).read_bytes() for folder in kept.files}

@@ -265,6 +265,16 @@ class StoredRun:
         number = bisect_right(self._ends[1], place)
         return self[number], place - self._ends[1][number] + self.parts[number].case_runs
 
+    def case(self, place: int) -> EvalCase:
+        """Return a case, by its place in the eval set."""
+        part, index = self.of_case(place)
+        return part.case(index)
+
+    def conversation(self, place: int) -> Conversation:
+        """Return what the agent did in a case run, by its place among all."""
+        part, index = self.of_run(place)
+        return part.conversation(index)
+
     def eval_set(self, eval_ids: Iterable[str], head: Mapping[str, Any]) -> EvalSet:
         """Return the eval set, whose cases are read when they are asked for; `head`: its other fields."""
         cases: Any = StoredEvalCases(self, eval_ids)  # reads like a tuple
@@ -297,8 +307,7 @@ class StoredEvalCases(outcomes.LazySequence[EvalCase], CasesElsewhere):
 
     def at(self, place: int) -> EvalCase:
         """Return a case."""
-        part, index = self._run.of_case(place)
-        return part.case(index)
+        return self._run.case(place)
 
     def __iter__(self) -> Iterator[EvalCase]:
         """Yield the cases."""
@@ -465,7 +474,7 @@ class StoredCases(Cases):
         return outcomes.CaseResult(
             eval_id=self._columns.eval_ids[place],
             run_index=self._columns.run_indexes[place],
-            conversation=_LazyConversation(shape.error, shape.actual, partial(self._conversation, place)),
+            conversation=_LazyConversation(shape.error, shape.actual, partial(self._run.conversation, place)),
             expected=None if shape.expected is None else outcomes.Stored(shape.expected, partial(self._expected, place)),
             results=outcomes.StoredResults(self._plans[number], shape.verdict, partial(self._result_at, place, shape)),
         )
@@ -476,10 +485,6 @@ class StoredCases(Cases):
         for place, shape_number in enumerate(self._columns.shape_numbers):
             if (number := numbers[shape_number]) is not None:
                 yield self.at(place), self._result_at(place, self._columns.shapes[shape_number], number)
-
-    def _conversation(self, place: int) -> Conversation:
-        part, index = self._run.of_run(place)
-        return part.conversation(index)
 
     def _expected(self, place: int) -> Sequence[Invocation]:
         part, index = self._run.of_run(place)

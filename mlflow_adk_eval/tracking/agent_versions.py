@@ -353,14 +353,11 @@ def _create_version(client: MlflowClient, name: str, source: str, model_id: str)
         ours = (version for version in client.search_model_versions(f"name = '{name}'") if version.tags.get(CREATION) == mark)
         return sorted(ours, key=lambda version: int(version.version))
 
-    def delete(version: ModelVersion) -> None:
-        with unless_absent():
-            client.delete_model_version(name, version.version)
-
-    created = created_once(create, marked, delete)
+    created = created_once(create, marked, lambda version: client.delete_model_version(name, version.version))
     first = _registered_from(client, name, source) or str(created.version)
     if first != str(created.version):  # somebody else registered the same at the same time
-        delete(created)
+        with unless_absent():
+            client.delete_model_version(name, created.version)
     return first
 
 

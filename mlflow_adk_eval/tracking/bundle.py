@@ -450,7 +450,11 @@ def start_params(config: EvalConfig, digest: str, model_id: str, source_sha256: 
     for name, listed in config.by_criterion.items():
         for match_type in listed[0].model_dump(include={"match_type"}).values():
             params[f"adk_eval.match_type.{manifests.key_of_criterion(name)}"] = str(match_type)
-    params |= settings_params(config)
+    # How often judges are asked; several numbers, smallest first, where cases differ. Vertex is asked once.
+    for name, settings in judged_criteria(config).items():
+        ours = (one for one in settings if not isinstance(one, VertexSettings) or one.backend == "judge")
+        if counts := sorted({one.judge_model_options.num_samples for one in ours}):
+            params[f"adk_eval.num_samples.{manifests.key_of_criterion(name)}"] = _joined(counts)
     for package in (*_PACKAGES, *(_JUDGE_PACKAGES if judged_criteria(config) else ())):
         with suppress(PackageNotFoundError):
             params[f"adk_eval.version.{package.replace('-', '_') if package == 'mlflow-adk-eval' else package}"] = version(package)
@@ -479,17 +483,6 @@ def dataset_of(
         source=origin.source if origin else json.dumps(source),
         profile=json.dumps({"num_cases": len(eval_set.eval_cases), "digest": digest}),
     )
-
-
-def settings_params(config: EvalConfig) -> dict[str, str]:
-    """Return how often a config has judges asked; several numbers, smallest first, where cases differ. Vertex is asked once."""
-    samples: dict[str, set[int]] = {}
-    for name, settings in judged_criteria(config).items():
-        ours = (one for one in settings if not isinstance(one, VertexSettings) or one.backend == "judge")
-        samples[name] = {one.judge_model_options.num_samples for one in ours}
-    return {
-        f"adk_eval.num_samples.{manifests.key_of_criterion(name)}": _joined(sorted(counts)) for name, counts in samples.items() if counts
-    }
 
 
 def judge_params(cases: Cases, judging: JudgeUsage | None, simulating: JudgeUsage | None, secrets: keepable.Secrets) -> dict[str, str]:

@@ -131,21 +131,12 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         raise TrackingError(f"run {run_id}: {opened[0]}, so its conversations cannot be trusted")
     run, manifest = opened
     try:
-
-        def digest(places: range) -> str:
-            part, index = run.of_case(places[0])
-            return case_digest(part.case(index))
-
-        runs = ByCase(
-            (eval_id or "" for part in run.once() for eval_id, _ in part.run_ids),
-            lambda places: tuple(part.conversation(index) for part, index in map(run.of_run, places)),
-        )
-        digests = ByCase((eval_id or "" for part in run.once() for eval_id in part.case_ids), digest)
-        world = (
-            parse_world(evidence.artifacts[WORLD_FILE], f"run {run_id}, {FOLDER}/{WORLD_FILE}")
-            if WORLD_FILE in evidence.artifacts
-            else None
-        )
+        played = (eval_id or "" for part in run.once() for eval_id, _ in part.run_ids)
+        runs = ByCase(played, lambda places: tuple(map(run.conversation, places)))
+        known = (eval_id or "" for part in run.once() for eval_id in part.case_ids)
+        digests = ByCase(known, lambda places: case_digest(run.case(places[0])))
+        content, source = evidence.artifacts.get(WORLD_FILE), f"run {run_id}, {FOLDER}/{WORLD_FILE}"
+        world = parse_world(content, source) if content is not None else None
     except InputError as error:
         raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so the conversations cannot be judged again") from None
     return Recording(

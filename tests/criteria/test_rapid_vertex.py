@@ -20,7 +20,7 @@ from mlflow_adk_eval.judge.setup import JudgeOptions
 from mlflow_adk_eval.results.outcomes import Errored, Scored
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.recordings import score
-from mlflow_adk_eval.tracking.bundle import settings_params
+from mlflow_adk_eval.tracking.bundle import start_params
 from tests.criteria.rapid.vertex_kit import asked_in, camel, rapid, usual
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
 from tests.judge.servers import Server, serving
@@ -214,7 +214,8 @@ def test_as_scorer_and_metric_of_mlflow_the_service_decides(at: At, monkeypatch:
 
 
 def test_a_run_does_not_say_how_often_our_own_judge_voted() -> None:
-    assert settings_params(parse_config(config_of(RAPID_METRICS["fluency"]), "config")) == {}
+    params = start_params(parse_config(config_of(RAPID_METRICS["fluency"]), "config"), "", "")
+    assert not [name for name in params if name.startswith("adk_eval.num_samples.")]
 
 
 @pytest.mark.parametrize("metric", [one for one in RAPID_METRICS.values() if one.kind != "judged"], ids=lambda metric: metric.name)

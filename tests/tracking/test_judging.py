@@ -16,7 +16,7 @@ from mlflow_adk_eval.results.outcomes import Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runs.parts import parse_votes
-from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of, settings_params
+from mlflow_adk_eval.tracking.bundle import Bundle, Run, bundle_of, metrics_of, start_params
 from mlflow_adk_eval.tracking.trace_records import Assessed
 from tests.tracking import judged, small
 from tests.tracking.judged import DOWN, MATCH, MODEL, RUBRICS, TRAJECTORY, USAGE
@@ -146,7 +146,7 @@ def test_how_often_judges_are_asked_is_known_from_the_config() -> None:
         "multi_turn_task_success_v1": {"threshold": 0.5, "backend": "judge"},
     }
     config = parse_config({"criteria": criteria, "case_criteria": {"heat": {MATCH: 0.8}}}, "config")
-    assert settings_params(config) == {
+    assert {name: value for name, value in start_params(config, "", "").items() if name.startswith("adk_eval.num_samples.")} == {
         f"adk_eval.num_samples.{MATCH}": "3 | 5",
         f"adk_eval.num_samples.{RUBRICS}": "5",
         "adk_eval.num_samples.multi_turn_task_success_v1": "5",

@@ -94,8 +94,9 @@ class Texts:
         self._secrets = secrets
         # Most rationales are the same sentences, and parsing one takes long; most texts are names of criteria and tools, or expected ones.
         self._rationale = lru_cache(10_000)(rationale_html)
-        self.line = lru_cache(1_000)(self._line)
         self.words = lru_cache(1_000)(self._words)
+        self.line: Words = lru_cache(1_000)(lambda text: on_one_line(self.words(text)))
+        """Returns the beginning of a text on one line."""
 
     def _words(self, text: str) -> str:
         r"""Return a text that is fit to be shown.
@@ -107,10 +108,6 @@ class Texts:
         if len(clean) > LONGEST:
             clean = f"{clean[:LONGEST]}… ({len(clean) - LONGEST:,} more characters are not shown)"
         return _INVISIBLE.sub(lambda char: f"⟨U+{ord(char[0]):04X}⟩", clean)
-
-    def _line(self, text: str) -> str:
-        """Return the beginning of a text on one line."""
-        return on_one_line(self.words(text))
 
     def rationale(self, text: str) -> Markup:
         """Return a reason as HTML."""
