@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from mlflow_adk_eval.production.alarms import ALPHA, Stratum, Watched
+from mlflow_adk_eval.production.alarms import ALPHA, Drawn, Watched
 
 PAGE = Path(__file__).parents[1] / "docs" / "explanation" / "statistics.md"
 BEGIN, END = "<!-- watching: written by benchmarks/watching.py --write -->", "<!-- end of watching -->"
@@ -46,13 +46,13 @@ def drawn_from(rng: random.Random) -> list[int]:
     return drawn
 
 
-def look(rng: random.Random, passing: float, telling: float) -> list[Stratum]:
+def look(rng: random.Random, passing: float, telling: float) -> list[Drawn]:
     """Return what a look sees where this share of all conversations passes."""
     worst = sum(STRATA[:-1]) / CONVERSATIONS
     rest = (1 - passing) / (1 + worst * (telling - 1))
     failing = [*[min(rest * telling, 1.0)] * (len(STRATA) - 1), rest]
     return [
-        Stratum(found, drawn, sum(rng.random() < failed for _ in range(drawn)))
+        Drawn(found, drawn, sum(rng.random() < failed for _ in range(drawn)))
         for found, drawn, failed in zip(STRATA, drawn_from(rng), failing, strict=True)
     ]
 

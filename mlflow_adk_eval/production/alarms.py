@@ -35,7 +35,7 @@ _MOST, _LARGEST = 0.75, 1e100
 Cause = Literal["agent", "judge"]
 
 
-class Stratum(NamedTuple):
+class Drawn(NamedTuple):
     """What a look saw of one stratum: the conversations in it, those that were drawn, and how many of these failed."""
 
     found: int
@@ -84,7 +84,7 @@ class Watched:
         """Return it as it was before the first look."""
         return Watched(criterion=self.criterion, level=self.level, judged=self.judged, part=self.part)
 
-    def after(self, look: Sequence[Stratum]) -> Watched:
+    def after(self, look: Sequence[Drawn]) -> Watched:
         """Return what it knows after a look; conversations without a verdict are to count as passed."""
         drawn, found = sum(each.drawn for each in look), sum(each.found for each in look)
         if self.cause or not drawn:

@@ -42,10 +42,10 @@ _LONGEST_DESCRIPTION = 5000
 _RETRIES, _TIMEOUT_S = 3, 30.0
 
 
-def described(text: str, alarm: str) -> str:
+def with_alarm(text: str, alarm: str) -> str:
     """Return a description with an alarm at its end instead of the one before; an empty alarm: without.
 
-    >>> described(described("My agent.", "worse"), "")
+    >>> with_alarm(with_alarm("My agent.", "worse"), "")
     'My agent.'
     """
     text = _BLOCK.sub("", text)
@@ -67,11 +67,11 @@ def show_in_mlflow(client: MlflowClient, experiment_id: str, version: tuple[str,
     tags: Mapping[str, str] = client.get_experiment(experiment_id).tags
     if (shown := tags.get(ALARM, "")) != alarm and (alarm or shown == before):
         client.set_experiment_tag(experiment_id, ALARM, alarm)
-        client.set_experiment_tag(experiment_id, NOTE, described(tags.get(NOTE, ""), alarm))
+        client.set_experiment_tag(experiment_id, NOTE, with_alarm(tags.get(NOTE, ""), alarm))
     found: Any = client.get_model_version(*version) if version else None
     if version and (shown := found.tags.get(ALARM, "")) != alarm and (alarm or shown == before):
         client.set_model_version_tag(*version, ALARM, alarm)
-        if len(text := described(found.description or "", alarm)) <= _LONGEST_DESCRIPTION:
+        if len(text := with_alarm(found.description or "", alarm)) <= _LONGEST_DESCRIPTION:
             client.update_model_version(*version, text)
 
 
@@ -138,7 +138,7 @@ def _instruments() -> tuple[Any, Any]:
     )
 
 
-def measure(experiment: str, rates: Mapping[str, Rate], alarms: Iterable[tuple[str, str]]) -> None:
+def give_metrics(experiment: str, rates: Mapping[str, Rate], alarms: Iterable[tuple[str, str]]) -> None:
     """Give OpenTelemetry what a look found; it goes nowhere unless the process has configured an exporter.
 
     Args:

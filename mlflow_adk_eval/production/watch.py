@@ -1,7 +1,7 @@
 """Watching production: a look scores what is new, and says whether the agent still is as good as it was when it was promoted.
 
     levels_of ──> levels ──┐
-    last_look ──> state ───┴─> look: score_traces ── counted ──> state ── judged again ──> alarms, kept with the run
+    last_look ──> state ───┴─> look: score_traces ── added ──> state ── judged again ──> alarms, kept with the run
 
 What is known between looks (`State`) is an artifact of the latest look's run: there is no file of this machine to lose. It is written before the scores
 are, so that a look that is killed before counts for nothing and is made again, and one that is killed after is not counted twice.
@@ -27,14 +27,14 @@ from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
 from mlflow_adk_eval.judge.setup import JudgeArgs
-from mlflow_adk_eval.production.alarms import HIGHEST, LOWEST, Stratum, Watched
+from mlflow_adk_eval.production.alarms import HIGHEST, LOWEST, Drawn, Watched
 from mlflow_adk_eval.production.score import ScoredTraces, Since, moment_of, score_traces, verdicts_of
-from mlflow_adk_eval.production.telling import ALARM, check_webhook, measure, send, show_in_mlflow
+from mlflow_adk_eval.production.telling import ALARM, check_webhook, give_metrics, send, show_in_mlflow
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.runner.keywords import selected
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
 from mlflow_adk_eval.store.reaching import reaching_mlflow
-from mlflow_adk_eval.text import counted as in_words
+from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.tracking.capture import experiment_there
 from mlflow_adk_eval.tracking.client import connect
 from mlflow_adk_eval.tracking.evaluate import evaluate
@@ -214,7 +214,7 @@ def last_look(store: MlflowStore, experiment_id: str, about: str) -> tuple[str, 
     return "", None
 
 
-def counted(state: State, scored: ScoredTraces) -> State:
+def added(state: State, scored: ScoredTraces) -> State:
     """Return what is known once the conversations of a look are counted. One without a verdict counts as passed: it must not cause an alarm."""
     if scored.report is None or scored.began_ms < state.until_ms:
         return state  # it was counted before, and ended while scores were written
@@ -226,10 +226,10 @@ def counted(state: State, scored: ScoredTraces) -> State:
         if one.part:  # of how many conversations of a stratum have it, nothing is known
             name, _, value = one.part.partition("=")
             have = {eval_id for eval_id in scored.at_random if scored.facts.get(eval_id, {}).get(name) == value}
-            seen = [Stratum(len(have), len(have), len(have.intersection(failed)))]
+            seen = [Drawn(len(have), len(have), len(have.intersection(failed)))]
         else:
             by_stratum = Counter(strata[eval_id] for eval_id in failed)
-            seen = [Stratum(each.conversations, each.drawn, by_stratum[each.name]) for each in scored.strata]
+            seen = [Drawn(each.conversations, each.drawn, by_stratum[each.name]) for each in scored.strata]
         watched.append(one.after(seen))
     earlier = dict(state.earlier)
     if sum(earlier.values()) < _EARLIER and not any(one.suspected(len(watched)) for one in watched):
@@ -259,7 +259,7 @@ def accused(state: State, scored: ScoredTraces, again: Callable[[], Mapping[str,
             now = f"; it was {rate.value:.1%} in the last look" if rate and rate.value is not None and not one.part else ""
             alarm = f"{name}: fewer than {one.level:.1%} of conversations pass{now}"
             if changed.cause == "judge":
-                size = f"{-fmean(gaps):.1%} fewer of {in_words(len(gaps), 'earlier conversation')} pass than before"
+                size = f"{-fmean(gaps):.1%} fewer of {counted(len(gaps), 'earlier conversation')} pass than before"
                 alarm = f"{name}: the judge became stricter, and the agent is not accused: {size}"
             changed = replace(changed, alarm=alarm, run_id=str(scored.report.run_id))
         watched.append(changed)
@@ -362,7 +362,7 @@ def look(
 
     def keep(scored: ScoredTraces) -> None:
         nonlocal state
-        if scored.report and (after := counted(state, scored)) is not state:
+        if scored.report and (after := added(state, scored)) is not state:
             state = accused(after, scored, again)
             with reaching_mlflow(f"run {scored.report.run_id} is complete, but not what the look found; run the same command again"):
                 client.log_dict(run_id := str(scored.report.run_id), asdict(state), STATE)
@@ -385,7 +385,7 @@ def look(
     with reaching_mlflow("the alarms could not be shown in MLflow"):
         show_in_mlflow(client, experiment_id, levels.version, state.alarm, before=last.alarm if last else "")
         new, untold = [one for one in state.alarms if TOLD not in client.get_run(one.run_id).data.tags], ""
-        measure(experiment_id, scored.rates, [(one.criterion, str(one.cause)) for one in new])
+        give_metrics(experiment_id, scored.rates, [(one.criterion, str(one.cause)) for one in new])
         for run_id in {one.run_id for one in new}:
             where = {"experiment_id": experiment_id, "run_id": run_id, "model_version": levels.version}
             untold = send(webhook, {**where, "alarms": [one for one in state.told if one["run_id"] == run_id]}, run_id) if webhook else ""

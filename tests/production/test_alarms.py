@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
-from mlflow_adk_eval.production.alarms import ALPHA, CHANGES, HIGHEST, LOWEST, Stratum, Watched
+from mlflow_adk_eval.production.alarms import ALPHA, CHANGES, HIGHEST, LOWEST, Drawn, Watched
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-GOOD, BAD = [Stratum(400, 20, 1)], [Stratum(400, 20, 10)]
+GOOD, BAD = [Drawn(400, 20, 1)], [Drawn(400, 20, 10)]
 
 
 def watched(level: float = 0.9, **more: Any) -> Watched:
     return Watched(criterion="", level=level, **{"judged": False, **more})
 
 
-def after(looks: Sequence[Sequence[Stratum]], one: Watched) -> Watched:
+def after(looks: Sequence[Sequence[Drawn]], one: Watched) -> Watched:
     for look in looks:
         one = one.after(look)
     return one
@@ -41,12 +41,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Any:
 def expected_growth(one: Watched, strata: Sequence[tuple[int, int, float]]) -> float:
     """By how much the stake grows on average in one look, over all numbers of failures that there can be."""
 
-    def averaged(rest: Sequence[tuple[int, int, float]], look: list[Stratum]) -> float:
+    def averaged(rest: Sequence[tuple[int, int, float]], look: list[Drawn]) -> float:
         if not rest:
             return one.after(look).stakes[0]
         found, drawn, rate = rest[0]
         chances = [math.comb(drawn, failed) * rate**failed * (1 - rate) ** (drawn - failed) for failed in range(drawn + 1)]
-        return sum(chance * averaged(rest[1:], [*look, Stratum(found, drawn, failed)]) for failed, chance in enumerate(chances))
+        return sum(chance * averaged(rest[1:], [*look, Drawn(found, drawn, failed)]) for failed, chance in enumerate(chances))
 
     return averaged(strata, []) / (50 / (50 * 51))  # what is staked in the first look
 
@@ -95,11 +95,11 @@ def test_a_drop_of_half_is_found_in_two_looks_and_nothing_is_tested_while_its_al
 
 
 def test_failures_in_a_stratum_count_by_how_many_conversations_it_stands_for() -> None:
-    few, many = [Stratum(20, 5, 5), Stratum(380, 15, 0)], [Stratum(20, 5, 0), Stratum(380, 15, 5)]
+    few, many = [Drawn(20, 5, 5), Drawn(380, 15, 0)], [Drawn(20, 5, 0), Drawn(380, 15, 5)]
     assert watched().after(few).stakes < watched().after(many).stakes
-    unseen = [Stratum(200, 0, 0), Stratum(200, 20, 4)]
-    assert watched().after(unseen).stakes < watched().after([Stratum(400, 20, 4)]).stakes, "what was not drawn is taken to pass"
-    assert watched().after([Stratum(400, 0, 0)]) == watched(), "a look that drew nothing says nothing"
+    unseen = [Drawn(200, 0, 0), Drawn(200, 20, 4)]
+    assert watched().after(unseen).stakes < watched().after([Drawn(400, 20, 4)]).stakes, "what was not drawn is taken to pass"
+    assert watched().after([Drawn(400, 0, 0)]) == watched(), "a look that drew nothing says nothing"
 
 
 def test_nobody_is_accused_before_earlier_conversations_were_judged_again() -> None:
@@ -145,7 +145,7 @@ def test_numbers_of_which_nothing_follows_are_refused(broken: dict[str, Any]) ->
 
 def test_a_stake_stays_a_number() -> None:
     rng = random.Random(1)
-    one = after([[Stratum(400, 200, 200 - rng.randrange(3))] for _ in range(40)], watched(judged=True))
+    one = after([[Drawn(400, 200, 200 - rng.randrange(3))] for _ in range(40)], watched(judged=True))
     assert all(math.isfinite(stake) and stake > 0 for stake in one.stakes)
     low = after([GOOD, BAD], watched(0.3, judged=True))
     assert low.stakes[-1] == pytest.approx(50 / (50 * 51) + 50 / (51 * 52)), "no share is lower than none, so nothing is bet on it"

@@ -20,8 +20,8 @@ from mlflow import MlflowClient
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
 from mlflow_adk_eval.errors import UsageError
-from mlflow_adk_eval.production.telling import ALARM, described, send, show_in_mlflow
-from mlflow_adk_eval.production.watch import STATE, TOLD, Levels, Look, counted, judged_again, levels_of, look
+from mlflow_adk_eval.production.telling import ALARM, send, show_in_mlflow, with_alarm
+from mlflow_adk_eval.production.watch import STATE, TOLD, Levels, Look, added, judged_again, levels_of, look
 from mlflow_adk_eval.testing.judge import ScriptedJudge
 from mlflow_adk_eval.tracking.agent_versions import register
 from tests.cli.test_cli import invoke
@@ -105,7 +105,7 @@ def test_a_look_that_was_killed_counts_once(production: str, monkeypatch: pytest
     assert len(runs) == 2
     assert last.scored.report is not None
     assert last.scored.began_ms == first.state.until_ms
-    assert counted(last.state, last.scored) is last.state
+    assert added(last.state, last.scored) is last.state
 
 
 def test_a_state_that_cannot_be_read_is_said_and_the_look_before_it_counts(production: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -235,10 +235,10 @@ def test_a_webhook_that_others_can_read_is_refused(production: str, url: str) ->
 
 
 def test_a_description_keeps_what_is_not_ours() -> None:
-    with_alarm = described("Mine.\n\n- a list", "**x** fell")
-    assert described(with_alarm, "other").count("adk_eval alarm") == 2
-    assert described(with_alarm, "") == "Mine.\n\n- a list"
-    assert described("", "") == ""
+    alarmed = with_alarm("Mine.\n\n- a list", "**x** fell")
+    assert with_alarm(alarmed, "other").count("adk_eval alarm") == 2
+    assert with_alarm(alarmed, "") == "Mine.\n\n- a list"
+    assert with_alarm("", "") == ""
 
 
 def test_levels_come_from_runs_with_the_same_settings(production: str) -> None:
