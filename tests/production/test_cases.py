@@ -22,7 +22,7 @@ from mlflow_adk_eval.production.thresholds import thresholds_of
 from tests.agents.traces.framework_traces import FRAMEWORKS, recorded
 from tests.cli.test_cli import invoke
 from tests.integrations.genai import QUIET, tracking
-from tests.mlflow_kit import copied
+from tests.mlflow_kit import Server, copied
 from tests.production.lights import EXPERIMENT, POLITE, SESSIONS, judge, scored, talk
 
 pytestmark = QUIET
@@ -325,3 +325,22 @@ def test_traces_of_other_frameworks_become_cases(framework: str, template: Path,
         assert case.tags == ("production", "open", "cause: tool_call_count_v1 above its threshold 0")
         assert all(mlflow.get_trace(turn.invocation_id) for turn in case.conversation or ())
         assert thresholds_of(EXPERIMENT, store)
+
+
+def test_a_store_that_does_not_answer_is_a_failed_run(tmp_path: Path) -> None:
+    done = invoke("traces", "to-cases", EXPERIMENT, "-o", tmp_path / "x.json", "--tracking-uri", "http://127.0.0.1:9")
+    assert done.exit_code == 3
+    assert not (tmp_path / "x.json").exists()
+
+
+@pytest.mark.slow
+def test_a_server_gives_labels_and_answers_as_well(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tracking(server.uri):
+        talk()
+        scored(server.uri)
+        mlflow.log_feedback(trace_id=traces("rude")[0], name=POLITE, value=False, source=person())
+        mlflow.log_expectation(trace_id=traces("busy")[0], name="expected_response", value="Dim.", source=person())
+        made = taken(server.uri)
+        assert [case.eval_id for case in made.eval_set.eval_cases if "open" not in case.tags] == ["busy"]
+        assert [(row["eval_id"], row["label"]) for row in made.labels] == [("rude", "fail")]
