@@ -15,21 +15,12 @@ from typing import Any
 from mlflow_adk_eval.agents.traces.spans import ModelCall, Span, Trace, TracedTurn, decoded, error_of, model_call, spent, unreadable
 from mlflow_adk_eval.agents.turns import TurnEvent, is_busy, object_of
 from mlflow_adk_eval.errors import InputError
+from mlflow_adk_eval.evalset import models as evals
 from mlflow_adk_eval.evalset.events import split_answer
-from mlflow_adk_eval.evalset.models import (
-    AgentDetails,
-    AppDetails,
-    Content,
-    FunctionCall,
-    FunctionResponse,
-    Invocation,
-    InvocationEvents,
-    Json,
-    Part,
-)
 
 _OPERATION, _AGENT = "gen_ai.operation.name", "gen_ai.agent.name"
 _CALL_ID, _TOOL = "gen_ai.tool.call.id", "gen_ai.tool.name"
+_AGENTS = {"invoke_agent", "invoke_workflow"}
 _NAMED = "agent_run ["
 """How google-adk 1.x began the name of an agent's span."""
 _NO_ID = "<not specified>"
@@ -60,14 +51,9 @@ class _Step:
         return replace(timed, end_ns=min(timed.end_ns, self.ended_ns))
 
 
-def adk_turns(span: Span) -> Iterator[Span]:
-    """Yield the outermost spans, from `span` on, that are a turn of an ADK agent."""
-    workflow = span.text(_OPERATION) in {"invoke_workflow", "invoke_agent"}
-    if workflow or (span.name == "invocation" and any(map(_is_agent, span.children))):
-        yield span
-    else:
-        for child in span.children:
-            yield from adk_turns(child)
+def is_turn(span: Span) -> bool:
+    """Whether a span is a turn of an ADK agent, if none above it is."""
+    return span.text(_OPERATION) in _AGENTS or (span.name == "invocation" and any(map(_is_agent, span.children)))
 
 
 def calls_tools(span: Span) -> bool:
@@ -85,7 +71,7 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     models, tools = [step for step in steps if not step.is_tool], [step for step in steps if step.is_tool]
     known = _calls(models)
     unknown = len(known) < sum(not model.span.failed for model in models) or _ends_unseen(span)
-    user = next((call.user for _, call in known if call.user), Content(role="user", parts=()) if span.failed else None)
+    user = next((call.user for _, call in known if call.user), evals.Content(role="user", parts=()) if span.failed else None)
     if unknown or user is None:
         raise _not_captured(trace, span, tools, models=bool(models), complete=len(known) == len(models))
     inside = [step for tool in tools for step in _steps_inside(tool) if not step.is_tool]
@@ -93,17 +79,17 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     costs = ((model.ended_ns, _event(model, call)) for model, call in within)
     timed = sorted((*_events(known, tools), *costs), key=lambda pair: pair[0])
     final, events = split_answer([event for _, event in timed])
-    agents: dict[str, AgentDetails] = {}
+    agents: dict[str, evals.AgentDetails] = {}
     for model, call in sorted([*known, *within], key=lambda pair: pair[0].span.start_ns):  # as they were when they first asked a model
-        agents.setdefault(model.author, AgentDetails(name=model.author, instructions=call.instructions, tool_declarations=call.tools))
+        agents.setdefault(model.author, evals.AgentDetails(name=model.author, instructions=call.instructions, tool_declarations=call.tools))
     ids = (span.text("gcp.vertex.agent.invocation_id") for model in models for span in (model.span, *model.inner))
     return TracedTurn(
-        invocation=Invocation(
+        invocation=evals.Invocation(
             invocation_id=next(filter(None, ids), trace.id),
             user_content=user,
             final_response=final,
-            intermediate_data=InvocationEvents(invocation_events=events),
-            app_details=AppDetails(agent_details=agents) if agents else None,
+            intermediate_data=evals.InvocationEvents(invocation_events=events),
+            app_details=evals.AppDetails(agent_details=agents) if agents else None,
             **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
         ),
         error=error_of(span),
@@ -117,7 +103,7 @@ def _calls(models: Iterable[_Step]) -> list[tuple[_Step, ModelCall]]:
 
 
 def _is_agent(span: Span) -> bool:
-    return span.text(_OPERATION) in {"invoke_agent", "invoke_workflow"} or span.name.startswith(_NAMED)
+    return span.text(_OPERATION) in _AGENTS or span.name.startswith(_NAMED)
 
 
 def _is_tool(span: Span) -> bool:
@@ -205,32 +191,28 @@ def _events(models: Sequence[tuple[_Step, ModelCall]], tools: Sequence[_Step]) -
     """Yield each answer of a model, and after it in one event what its tools returned, as ADK has it."""
     waiting = list(tools)
     for model, call in models:
-        parts: list[Part] = []
+        parts: list[evals.Part] = []
         took: list[_Step] = []
         for part in (call.answer.parts if call.answer else None) or ():
             called = part.function_call
             tool = _taken(called, model, waiting) if called else None
             took += [tool] if tool else []
             identity = tool.span.text(_CALL_ID) if tool else ""
-            known = identity not in {"", _NO_ID}  # then the call gets the id that ADK gave it
-            parts.append(
-                part.model_copy(update={"function_call": called.model_copy(update={"id": identity})}) if called and known else part
-            )
+            known = {"function_call": called.model_copy(update={"id": identity})} if called and identity not in {"", _NO_ID} else {}
+            parts.append(part.model_copy(update=known))  # the call gets the id that ADK gave it
         yield model.ended_ns, _event(model, call, call.answer.model_copy(update={"parts": tuple(parts)}) if call.answer else None)
-        answered = [(tool, answer) for tool in took if (answer := _response(tool.span))]
-        if answered:
+        if answered := [(tool, answer) for tool in took if (answer := _response(tool.span))]:
             yield max(tool.span.end_ns for tool, _ in answered), _returned(model.author, [answer for _, answer in answered])
     for tool in waiting:  # whose calls no answer of a model holds, as when a planner makes them
         span = tool.span
-        call_of_planner = FunctionCall(id=span.text(_CALL_ID) or None, name=span.text(_TOOL), args=_args(span))
-        content = Content(role="model", parts=(Part(function_call=call_of_planner),))
+        call_of_planner = evals.FunctionCall(id=span.text(_CALL_ID) or None, name=span.text(_TOOL), args=_args(span))
+        content = evals.Content(role="model", parts=(evals.Part(function_call=call_of_planner),))
         yield span.start_ns, TurnEvent(author=tool.author, content=content)
-        response = _response(span)
-        if response:
+        if response := _response(span):
             yield span.end_ns, _returned(tool.author, [response])
 
 
-def _taken(call: FunctionCall, model: _Step, waiting: list[_Step]) -> _Step | None:
+def _taken(call: evals.FunctionCall, model: _Step, waiting: list[_Step]) -> _Step | None:
     """Take the tool that a call led to out of those that wait: by its id, else by name and arguments, else by name."""
     mine = [tool for tool in waiting if tool.author == model.author and tool.span.start_ns >= model.span.start_ns]
     named = [tool for tool in mine if tool.span.text(_TOOL) == call.name]
@@ -242,7 +224,7 @@ def _taken(call: FunctionCall, model: _Step, waiting: list[_Step]) -> _Step | No
     return taken
 
 
-def _event(model: _Step, call: ModelCall, content: Content | None = None) -> TurnEvent:
+def _event(model: _Step, call: ModelCall, content: evals.Content | None = None) -> TurnEvent:
     """Return an answer of a model; without `content` only what it cost, as of a call that an agent made as a tool."""
     return TurnEvent(
         author=model.author,
@@ -254,19 +236,20 @@ def _event(model: _Step, call: ModelCall, content: Content | None = None) -> Tur
     )
 
 
-def _returned(author: str, responses: Iterable[FunctionResponse]) -> TurnEvent:
-    return TurnEvent(author=author, content=Content(role="user", parts=tuple(Part(function_response=response) for response in responses)))
+def _returned(author: str, responses: Iterable[evals.FunctionResponse]) -> TurnEvent:
+    parts = tuple(evals.Part(function_response=response) for response in responses)
+    return TurnEvent(author=author, content=evals.Content(role="user", parts=parts))
 
 
-def _args(span: Span) -> Json:
+def _args(span: Span) -> evals.Json:
     given = decoded(span.attributes.get("gen_ai.tool.call.arguments", span.attributes.get("gcp.vertex.agent.tool_call_args")))
     return dict(given) if isinstance(given, Mapping) else {}
 
 
-def _response(span: Span) -> FunctionResponse | None:
+def _response(span: Span) -> evals.FunctionResponse | None:
     """Return what a tool returned; ``None`` where it raised, or is still at work."""
     given: Any = span.attributes.get("gen_ai.tool.call.result", span.attributes.get("gcp.vertex.agent.tool_response"))
     identity = span.text(_CALL_ID)
     if given is None or identity == _NO_ID:
         return None
-    return FunctionResponse(id=identity or None, name=span.text(_TOOL), response=object_of(decoded(given)))
+    return evals.FunctionResponse(id=identity or None, name=span.text(_TOOL), response=object_of(decoded(given)))

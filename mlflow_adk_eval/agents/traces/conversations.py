@@ -19,25 +19,12 @@ from operator import itemgetter
 from typing import Any
 
 from mlflow_adk_eval.agents.recordings import Recording
-from mlflow_adk_eval.agents.traces.adk import adk_turn, adk_turns, calls_tools
+from mlflow_adk_eval.agents.traces.adk import adk_turn, calls_tools, is_turn
 from mlflow_adk_eval.agents.traces.manual import manual_turn, manual_turns, record_error, records, tells
 from mlflow_adk_eval.agents.traces.spans import RUN, Trace, TracedTurn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, foreign_code, shown
+from mlflow_adk_eval.evalset import models as evals
 from mlflow_adk_eval.evalset.conversation import Conversation
-from mlflow_adk_eval.evalset.models import (
-    Content,
-    EvalCase,
-    EvalSet,
-    FunctionCall,
-    FunctionResponse,
-    IntermediateData,
-    Invocation,
-    InvocationEvent,
-    InvocationEvents,
-    Part,
-    SessionInput,
-    mapped,
-)
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.text import listed, numbered
@@ -106,9 +93,8 @@ class TracedConversation:
         if failed is None:
             error = next(filter(None, (record_error(span) for trace in self.traces for span in records(trace))), "")
             states = (span.outputs.get("session_state") for span in records(self.traces[-1]))
-            return Conversation(
-                actual=actual, session_state=next((state for state in states if isinstance(state, dict)), None), error=error
-            )
+            session_state = next((state for state in states if isinstance(state, dict)), None)
+            return Conversation(actual=actual, session_state=session_state, error=error)
         error = turns[failed].error
         return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
 
@@ -155,9 +141,8 @@ def conversation_from_traces(traces: Any) -> Conversation:
         raise UsageError(f"traces of {len(sessions)} sessions, {listed(sessions, _MAX_NAMED)}; wanted those of one")
     runs = {conversation_key(trace) for trace in those if CASE in trace.tags}
     if len(runs) > 1:
-        raise UsageError(
-            f"traces of {len(runs)} runs of cases, {listed(sorted({key[1] for key in runs}), _MAX_NAMED)}; wanted those of one"
-        )
+        cases = listed(sorted({key[1] for key in runs}), _MAX_NAMED)
+        raise UsageError(f"traces of {len(runs)} runs of cases, {cases}; wanted those of one")
     conversation = TracedConversation(traces=tuple(sorted(those, key=_place)))
     return conversation.conversation(conversation.turns())
 
@@ -179,7 +164,7 @@ def _place(trace: Trace) -> tuple[int, int, str]:
 def _turns(trace: Trace) -> list[TracedTurn]:
     if not trace.roots:
         raise unreadable(trace.id, "$.data.spans", "no span", "the spans; a search without them leaves them out")
-    spans = [span for root in trace.roots for span in adk_turns(root)]
+    spans = [span for root in trace.roots for span in root.outermost(is_turn)]
     if not spans or records(trace):
         return list(manual_turns(trace))
     try:
@@ -225,7 +210,7 @@ class ReadConversation:
 class TracedCases:
     """Finds the cases that conversations are of."""
 
-    def __init__(self, cases: Iterable[EvalCase]) -> None:
+    def __init__(self, cases: Iterable[evals.EvalCase]) -> None:
         """Take all cases that there are."""
         self._ids: set[str] = set()
         self._of_sessions: dict[str, list[str]] = {}
@@ -260,7 +245,7 @@ class TracedCases:
         return [eval_id for eval_id in same if eval_id in of_session] if of_session else same
 
 
-def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recording:
+def recording_of_traces(traces: Any, eval_set: evals.EvalSet | None = None) -> Recording:
     """Return the conversations in traces as the runs of the cases that they are of.
 
     One that is of no case is kept by the name of its session or trace, so that a report names it. One that could be of
@@ -293,14 +278,14 @@ def recording_of_traces(traces: Any, eval_set: EvalSet | None = None) -> Recordi
     return Recording({eval_id: tuple(conversations) for eval_id, conversations in runs.items()}, name=name)
 
 
-def _texts(turns: Iterable[Invocation]) -> tuple[str, ...]:
+def _texts(turns: Iterable[evals.Invocation]) -> tuple[str, ...]:
     return tuple(turn.user_text for turn in turns)
 
 
 Redact = Callable[[str], str]
 
 
-def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None = None) -> tuple[EvalCase, ...]:
+def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None = None) -> tuple[evals.EvalCase, ...]:
     """Return each conversation as a case, in order of time.
 
     A conversation is not kept once its case is made: its traces may hold 50 MB each, and whoever yields them may load them one by one.
@@ -314,7 +299,7 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
         UsageError: if `redact` raises, or returns no text.
     """
     redactor = Redactor(redact)
-    cases: list[tuple[int, EvalCase]] = []
+    cases: list[tuple[int, evals.EvalCase]] = []
     problems: list[tuple[int, InputError]] = []
     for conversation in conversations:
         # An evaluation dates its first case last, so that MLflow, which lists the newest first, keeps its order.
@@ -325,27 +310,27 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
             problems.append((order, error.with_traceback(None)))  # the traceback holds the conversation
     if problems:
         raise all_of([error for _, error in sorted(problems, key=itemgetter(0))], "traces")
-    captured: dict[str, EvalCase] = {}
+    captured: dict[str, evals.EvalCase] = {}
     for _, case in sorted(cases, key=itemgetter(0)):
         eval_id = numbered(case.eval_id, captured)  # since several may be runs of one case
         captured[eval_id] = case if eval_id == case.eval_id else case.model_copy(update={"eval_id": eval_id})
     return tuple(captured.values())
 
 
-def reference_of(turn: Invocation) -> Invocation:
+def reference_of(turn: evals.Invocation) -> evals.Invocation:
     """Return what an agent did in a turn as what is expected, with the secrets of the environment masked."""
     return Redactor(None).reference(turn)
 
 
-def _case(conversation: TracedConversation, redactor: Redactor) -> EvalCase:
+def _case(conversation: TracedConversation, redactor: Redactor) -> evals.EvalCase:
     turns = conversation.turns()
     session_state = conversation.conversation(turns).session_state
     if not turns:
         raise UsageError(f"{conversation.label} has no turn")
     app, user = agent_name(turns), conversation.traces[0].user
     user_id = redactor.text(user) if user else "test_user_id"  # what ADK calls the user of a case without a session
-    session = SessionInput(app_name=app, user_id=user_id) if app or user else None
-    return EvalCase(
+    session = evals.SessionInput(app_name=app, user_id=user_id) if app or user else None
+    return evals.EvalCase(
         eval_id=conversation.case or conversation.session or conversation.traces[0].id,
         conversation=tuple(redactor.reference(turn.invocation) for turn in turns),
         session_input=session,
@@ -378,24 +363,24 @@ class Redactor:
 
     def json(self, value: Any) -> Any:
         """Return JSON with every text in it redacted; its keys stay."""
-        return mapped(value, lambda leaf: self.text(leaf) if isinstance(leaf, str) else leaf)
+        return evals.mapped(value, lambda leaf: self.text(leaf) if isinstance(leaf, str) else leaf)
 
-    def reference(self, turn: Invocation) -> Invocation:
+    def reference(self, turn: evals.Invocation) -> evals.Invocation:
         """Return what the agent did as a reference: without what it cost and without its instructions."""
-        done: InvocationEvents | IntermediateData
+        done: evals.InvocationEvents | evals.IntermediateData
         match turn.intermediate_data:
-            case InvocationEvents(invocation_events=events):
-                contents = ((event.author, self.content(event.content)) for event in events if event.content)
-                done = InvocationEvents(invocation_events=tuple(InvocationEvent(author=author, content=one) for author, one in contents))
-            case IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=texts):
-                done = IntermediateData(
+            case evals.InvocationEvents(invocation_events=events):
+                said = [evals.InvocationEvent(author=one.author, content=self.content(one.content)) for one in events if one.content]
+                done = evals.InvocationEvents(invocation_events=tuple(said))
+            case evals.IntermediateData(tool_uses=calls, tool_responses=responses, intermediate_responses=texts):
+                done = evals.IntermediateData(
                     tool_uses=tuple(map(self.call, calls)),
                     tool_responses=tuple(map(self.response, responses)),
                     intermediate_responses=tuple((author, tuple(map(self.part, parts))) for author, parts in texts),
                 )
             case None:
-                done = IntermediateData()
-        return Invocation(
+                done = evals.IntermediateData()
+        return evals.Invocation(
             invocation_id=turn.invocation_id,
             user_content=self.content(turn.user_content),
             final_response=self.content(turn.final_response) if turn.final_response else None,
@@ -403,33 +388,32 @@ class Redactor:
             creation_timestamp=turn.creation_timestamp,
         )
 
-    def content(self, content: Content) -> Content:
+    def content(self, content: evals.Content) -> evals.Content:
         """Return a message with its texts redacted."""
-        return Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
+        return evals.Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
 
-    def part(self, part: Part) -> Part:
+    def part(self, part: evals.Part) -> evals.Part:
         """Return a part with its texts redacted; of media nothing but the kind, if there is a function."""
         match part:
-            case Part(function_call=FunctionCall() as call):
-                return Part(function_call=self.call(call))
-            case Part(function_response=FunctionResponse() as response):
-                return Part(function_response=self.response(response))
-            case Part(text=str(text)):
-                return Part(text=self.text(text), thought=part.thought)
+            case evals.Part(function_call=evals.FunctionCall() as call):
+                return evals.Part(function_call=self.call(call))
+            case evals.Part(function_response=evals.FunctionResponse() as response):
+                return evals.Part(function_response=self.response(response))
+            case evals.Part(text=str(text)):
+                return evals.Part(text=self.text(text), thought=part.thought)
             case _:
                 if self.redact is None:
                     return part
                 media = part.inline_data or part.file_data
                 kind = media.get("mime_type") or media.get("mimeType") if isinstance(media, Mapping) else None
                 kind = kind or next((name for name in part.model_fields_set if getattr(part, name) is not None), "nothing")
-                return Part(text=f"[{kind}]")
+                return evals.Part(text=f"[{kind}]")
 
-    def call(self, call: FunctionCall) -> FunctionCall:
+    def call(self, call: evals.FunctionCall) -> evals.FunctionCall:
         """Return a call with its arguments redacted."""
-        return FunctionCall(**call.model_dump(include={"id", "name"}, exclude_none=True), args=self.json(call.args or {}))
+        return evals.FunctionCall(**call.model_dump(include={"id", "name"}, exclude_none=True), args=self.json(call.args or {}))
 
-    def response(self, response: FunctionResponse) -> FunctionResponse:
+    def response(self, response: evals.FunctionResponse) -> evals.FunctionResponse:
         """Return the answer of a tool with its texts redacted."""
-        return FunctionResponse(
-            **response.model_dump(include={"id", "name"}, exclude_none=True), response=self.json(response.response or {})
-        )
+        named = response.model_dump(include={"id", "name"}, exclude_none=True)
+        return evals.FunctionResponse(**named, response=self.json(response.response or {}))

@@ -9,37 +9,13 @@ frameworks writes such spans.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlflow_adk_eval.agents.traces.spans import (
-    Span,
-    Trace,
-    TracedTurn,
-    declarations,
-    decoded,
-    error_of,
-    instructions_of,
-    model_name,
-    spent,
-    unreadable,
-    usage_of,
-)
+from mlflow_adk_eval.agents.traces import spans
 from mlflow_adk_eval.agents.turns import object_of
-from mlflow_adk_eval.evalset.models import (
-    AgentDetails,
-    AppDetails,
-    Content,
-    FunctionCall,
-    FunctionResponse,
-    IntermediateData,
-    Invocation,
-    InvocationEvent,
-    InvocationEvents,
-    Json,
-    Part,
-)
+from mlflow_adk_eval.evalset import models as evals
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import redacted, secrets_of
 
@@ -73,69 +49,54 @@ _STREAM = "{'_all_messages': ["
 _MODELS = {"LLM", "CHAT_MODEL"}
 
 
-def records(trace: Trace) -> list[Span]:
+def records(trace: spans.Trace) -> list[spans.Span]:
     """Return the spans whose outputs are a whole conversation, as those of `predict_fn` are."""
 
-    def is_record(span: Span) -> bool:
+    def is_record(span: spans.Span) -> bool:
         return isinstance(span.outputs, Mapping) and isinstance(span.outputs.get("conversation"), list)
 
-    return [span for root in trace.roots for span in _outermost(root, is_record)]
+    return [span for root in trace.roots for span in root.outermost(is_record)]
 
 
-def record_error(span: Span) -> str:
+def record_error(span: spans.Span) -> str:
     """Return why a recorded conversation is not what was asked for; empty where it is."""
-    return redacted(str(span.outputs.get("error") or ""), secrets_of()) or error_of(span)
+    return redacted(str(span.outputs.get("error") or ""), secrets_of()) or spans.error_of(span)
 
 
-def manual_turns(trace: Trace) -> Iterator[TracedTurn]:
+def manual_turns(trace: spans.Trace) -> Iterator[spans.TracedTurn]:
     """Yield the turns that a trace's inputs and outputs hold.
 
     Raises:
         InputError: if they do not hold what the user or the agent said.
     """
     recorded = records(trace)
-    for span in recorded:
-        yield from _recorded(trace, span)
+    for span in recorded:  # whose outputs are the invocations themselves
+        turns = parse(tuple[evals.Invocation, ...], span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
+        last, agent = len(turns) - bool(span.outputs.get("unfinished")), span.name if span.kind == "AGENT" else ""
+        for index, turn in enumerate(turns):
+            yield spans.TracedTurn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent)
     for root in [] if recorded else trace.roots:
-        yield from (manual_turn(trace, span) for span in list(_outermost(root, _says_turn)) or [root])
+        yield from (manual_turn(trace, span) for span in list(root.outermost(_says_turn)) or [root])
 
 
-def tells(span: Span) -> bool:
+def tells(span: spans.Span) -> bool:
     """Whether a span says as MLflow shows it what was asked and answered, and each tool below it what it was given."""
     tools = (below for child in span.children for below in child.walk() if below.kind == "TOOL")
     return span.inputs is not None and (span.outputs is not None or span.failed) and all(tool.inputs is not None for tool in tools)
 
 
-def _recorded(trace: Trace, span: Span) -> Iterator[TracedTurn]:
-    """Yield the turns of a conversation whose invocations are the outputs themselves."""
-    turns = parse(tuple[Invocation, ...], span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
-    last = len(turns) - bool(span.outputs.get("unfinished"))
-    agent = span.name if span.kind == "AGENT" else ""
-    yield from (
-        TracedTurn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent) for index, turn in enumerate(turns)
-    )
-
-
-def _says_turn(span: Span) -> bool:
+def _says_turn(span: spans.Span) -> bool:
     """Whether a span says by the name of its input that it is a turn."""
     return isinstance(span.inputs, Mapping) and _TURN in span.inputs
 
 
-def _outermost(span: Span, holds: Callable[[Span], bool]) -> Iterator[Span]:
-    if holds(span):
-        yield span
-    else:
-        for child in span.children:
-            yield from _outermost(child, holds)
-
-
-def manual_turn(trace: Trace, span: Span) -> TracedTurn:
+def manual_turn(trace: spans.Trace, span: spans.Span) -> spans.TracedTurn:
     """Return the turn that a span's inputs and outputs hold.
 
     Raises:
         InputError: if they do not hold what the user or the agent said.
     """
-    tools = [tool for child in span.children for tool in _outermost(child, lambda below: below.kind == "TOOL")]
+    tools = [tool for child in span.children for tool in child.outermost(lambda below: below.kind == "TOOL")]
     models = [
         model
         for model in span.walk()
@@ -144,15 +105,15 @@ def manual_turn(trace: Trace, span: Span) -> TracedTurn:
     calls = [(tool, *_call(tool)) for tool in tools]
     final = _message_of(trace, span, span.outputs, _OUTPUTS) if span.outputs is not None else None
     agent = _agent(span)
-    times = spent(span, models, tools)
-    done: InvocationEvents | IntermediateData
+    times = spans.spent(span, models, tools)
+    done: evals.InvocationEvents | evals.IntermediateData
     if models:
         done = _events(agent or span.name, calls, models)
     else:  # then nobody knows how long models took, or how often they were asked
         del times["model_duration"], times["tool_duration"]
         responses = tuple(response for _, _, response in calls if response)
-        done = IntermediateData(tool_uses=tuple(call for _, call, _ in calls), tool_responses=responses)
-    invocation = Invocation(
+        done = evals.IntermediateData(tool_uses=tuple(call for _, call, _ in calls), tool_responses=responses)
+    invocation = evals.Invocation(
         invocation_id=trace.id,
         user_content=_content(_message_of(trace, span, span.inputs, _INPUTS), "user"),
         final_response=_content(final, "model") if final else None,
@@ -160,10 +121,10 @@ def manual_turn(trace: Trace, span: Span) -> TracedTurn:
         app_details=_app_details(agent or span.name, span, models),
         **times,
     )
-    return TracedTurn(invocation=invocation, error=error_of(span), agent=agent)
+    return spans.TracedTurn(invocation=invocation, error=spans.error_of(span), agent=agent)
 
 
-def _agent(span: Span) -> str:
+def _agent(span: spans.Span) -> str:
     """Return the name of the agent; where the span is called like the method that ran it, as it says otherwise or as a span below is called."""
     if span.kind != "AGENT" or _says_turn(span):
         return ""
@@ -173,37 +134,37 @@ def _agent(span: Span) -> str:
     return named or span.name
 
 
-def _app_details(agent: str, turn: Span, models: Sequence[Span]) -> AppDetails | None:
+def _app_details(agent: str, turn: spans.Span, models: Sequence[spans.Span]) -> evals.AppDetails | None:
     """Return the instructions and tools with which models were asked first, as far as their spans say so."""
     requests = [span.inputs if isinstance(span.inputs, Mapping) else {"messages": span.inputs} for span in models]
     messages = [
         one for inputs in requests if isinstance(inputs.get("messages"), list) for one in inputs["messages"] if isinstance(one, Mapping)
     ]
     texts = (one.get("instructions") or (_role(one) in {"system", "developer"} and _message(one, _INPUTS)) for one in messages)
-    instructions = instructions_of(turn.attributes) or next((text for text in texts if isinstance(text, str)), "")
-    offered = [decoded(span.attributes.get("mlflow.chat.tools")) for span in models]
+    instructions = spans.instructions_of(turn.attributes) or next((text for text in texts if isinstance(text, str)), "")
+    offered = [spans.decoded(span.attributes.get("mlflow.chat.tools")) for span in models]
     offered += [(inputs.get("model_request_parameters") or {}).get("function_tools") for inputs in requests]
     definitions = [  # those of PydanticAI as OpenAI declares them
         {"type": "function", "parameters": tool["parameters_json_schema"], **tool} if "parameters_json_schema" in tool else tool
         for tool in next(filter(None, offered), ())
     ]
-    tools = tuple(declarations(definitions))
-    details = AgentDetails(name=agent, instructions=instructions, tool_declarations=tools)
-    return AppDetails(agent_details={agent: details}) if instructions or tools else None
+    tools = tuple(spans.declarations(definitions))
+    details = evals.AgentDetails(name=agent, instructions=instructions, tool_declarations=tools)
+    return evals.AppDetails(agent_details={agent: details}) if instructions or tools else None
 
 
-def _message_of(trace: Trace, span: Span, value: Any, side: _Side) -> Any:
+def _message_of(trace: spans.Trace, span: spans.Span, value: Any, side: _Side) -> Any:
     """Return the message among a span's inputs or outputs."""
     message = _message(value, side)
     if isinstance(message, str) and message.startswith(_STREAM):
         wanted, hint = "the agent's answer", "PydanticAI's run and run_sync are fully traced, run_stream is not"
-        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream without its text", wanted, hint)
+        raise spans.unreadable(trace.id, f"span {span.name!r}, {side.name}", "a stream without its text", wanted, hint)
     if message is None and side is _OUTPUTS and isinstance(value, Mapping) and set(side.keys) & set(value):
         return ""  # there is a place for an answer, and nothing in it
     if message is None:
         given = json.dumps(value, ensure_ascii=False, default=str)[:200]
         wanted = f"a text, or an object with one of {', '.join(side.keys)}"
-        raise unreadable(trace.id, f"span {span.name!r}, {side.name}", given, wanted)
+        raise spans.unreadable(trace.id, f"span {span.name!r}, {side.name}", given, wanted)
     return message
 
 
@@ -243,37 +204,41 @@ def _role(message: Mapping[str, Any]) -> Any:
     return message.get("role") or (kind if kind in _LANGCHAIN else None)
 
 
-def _content(message: Any, role: str) -> Content:
+def _content(message: Any, role: str) -> evals.Content:
     if isinstance(message, str):
-        return Content(role=role, parts=(Part(text=message),) if message else ())
-    return parse(Content, {"role": role, **message}, f"the {role}'s message")
+        return evals.Content(role=role, parts=(evals.Part(text=message),) if message else ())
+    return parse(evals.Content, {"role": role, **message}, f"the {role}'s message")
 
 
-def _call(span: Span) -> tuple[FunctionCall, FunctionResponse | None]:
+def _call(span: spans.Span) -> tuple[evals.FunctionCall, evals.FunctionResponse | None]:
     given, returned = span.inputs, span.outputs
     match returned:  # out of the message of LangChain or the block of Strands that it is the JSON text of
         case {"type": "tool", "content": content} | [{"text": str() as content}]:
-            returned = decoded(content)
+            returned = spans.decoded(content)
         case _:
             pass
     if returned is None and span.failed:
-        returned = {"error": error_of(span)}
-    args: Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
+        returned = {"error": spans.error_of(span)}
+    args: evals.Json = dict(given) if isinstance(given, Mapping) else {} if given is None else {"input": given}
     name = span.text("gen_ai.tool.name") or span.name
-    answer = None if returned is None else FunctionResponse(id=span.id, name=name, response=object_of(returned))
-    return FunctionCall(id=span.id, name=name, args=args), answer
+    answer = None if returned is None else evals.FunctionResponse(id=span.id, name=name, response=object_of(returned))
+    return evals.FunctionCall(id=span.id, name=name, args=args), answer
 
 
-def _events(agent: str, calls: Iterable[tuple[Span, FunctionCall, FunctionResponse | None]], models: Iterable[Span]) -> InvocationEvents:
+def _events(
+    agent: str, calls: Iterable[tuple[spans.Span, evals.FunctionCall, evals.FunctionResponse | None]], models: Iterable[spans.Span]
+) -> evals.InvocationEvents:
     """Return what models cost and what tools did, in order of time."""
-    timed: list[tuple[int, InvocationEvent]] = []
+    timed: list[tuple[int, evals.InvocationEvent]] = []
     for span in models:
-        version = model_name(span.attributes) or span.name
-        timed.append((span.end_ns, InvocationEvent(author=agent, usage_metadata=usage_of(span.attributes), model_version=version)))
+        version = spans.model_name(span.attributes) or span.name
+        timed.append(
+            (span.end_ns, evals.InvocationEvent(author=agent, usage_metadata=spans.usage_of(span.attributes), model_version=version))
+        )
     for span, call, response in calls:
-        request = Content(role="model", parts=(Part(function_call=call),))
-        timed.append((span.start_ns, InvocationEvent(author=agent, content=request)))
+        request = evals.Content(role="model", parts=(evals.Part(function_call=call),))
+        timed.append((span.start_ns, evals.InvocationEvent(author=agent, content=request)))
         if response:
-            answered = Content(role="user", parts=(Part(function_response=response),))
-            timed.append((span.end_ns, InvocationEvent(author=agent, content=answered)))
-    return InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))
+            answered = evals.Content(role="user", parts=(evals.Part(function_response=response),))
+            timed.append((span.end_ns, evals.InvocationEvent(author=agent, content=answered)))
+    return evals.InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -73,6 +73,14 @@ class Span:
         yield self
         for child in self.children:
             yield from child.walk()
+
+    def outermost(self, holds: Callable[[Span], bool]) -> Iterator[Span]:
+        """Yield the spans, from this one on, that are so, without those below them."""
+        if holds(self):
+            yield self
+        else:
+            for child in self.children:
+                yield from child.outermost(holds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +187,14 @@ def _trace(value: Any) -> Trace:
     state, began = _of(info, "state"), _of(info, "request_time") or 0
     if str(getattr(state, "value", state)) == "IN_PROGRESS":
         raise unreadable(trace_id, "$.info.state", "IN_PROGRESS", "a trace that has ended")
+    by_time = sorted(map(_flat, spans or ()), key=lambda pair: pair[0].start_ns)
+    known = {span.id for span, _ in by_time}
     return Trace(
         id=trace_id,
         time_ms=round(datetime.fromisoformat(began).timestamp() * 1000) if isinstance(began, str) else int(began),
         tags=dict(_of(info, "tags") or {}),
         metadata=dict(_of(info, "trace_metadata") or {}),
-        roots=_trees([_flat(span) for span in spans or ()]),
+        roots=_grown("", grouped((parent if parent in known else "", span) for span, parent in by_time)),  # without a known parent: a root
     )
 
 
@@ -192,12 +202,11 @@ def _of(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
-Flat = tuple[Span, str]
-"""A span without what is below it, and the id of what is above it."""
+def _flat(span: Any) -> tuple[Span, str]:
+    """Return a span of MLflow, or its JSON, in which ids are bytes in base64 and attributes are JSON once more.
 
-
-def _flat(span: Any) -> Flat:
-    """Return a span of MLflow, or its JSON, in which ids are bytes in base64 and attributes are JSON once more."""
+    It is without what is below it, and beside it stands the id of what is above it.
+    """
     if isinstance(span, Mapping):
         status: Mapping[str, Any] = span.get("status") or {}
         identity, parent = (base64.b64decode(one or "").hex() for one in (span["span_id"], span.get("parent_span_id")))
@@ -224,13 +233,6 @@ def _flat(span: Any) -> Flat:
         error=message or "",
         attributes=attributes,
     ), parent
-
-
-def _trees(flat: Iterable[Flat]) -> tuple[Span, ...]:
-    """Return the spans as trees, in order of time; one whose parent is not among them is a root."""
-    by_time = sorted(flat, key=lambda pair: pair[0].start_ns)
-    known = {span.id for span, _ in by_time}
-    return _grown("", grouped((parent if parent in known else "", span) for span, parent in by_time))
 
 
 def _grown(identity: str, below: Mapping[str, Sequence[Span]]) -> tuple[Span, ...]:
