@@ -14,11 +14,11 @@ import json
 import logging
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, islice, pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import anyio
@@ -41,8 +41,8 @@ _logger = logging.getLogger(__name__)
 
 _MOST = 10
 """Requests under way: as many connections as MLflow's client keeps."""
-_SPANS_OF = 25
-"""Traces whose spans are sent together."""
+_SPANS_OF, _BATCHES = 25, 2
+"""Traces whose spans are sent together, and how many such batches are under way."""
 _TRACES, _SPANS = "/api/3.0/mlflow/traces", "/v1/traces"
 _LONGEST_PAUSE_S = 30
 _STUBBORN = 4
@@ -59,14 +59,6 @@ TraceParts = tuple[TraceInfo | None, list[Span]]
 """What is to be written of a trace: itself, unless all of it is there, and its spans."""
 
 
-@dataclass(slots=True)
-class _Together:
-    """Spans that are sent once all of their traces are there."""
-
-    left: int
-    spans: list[Span]
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """What came of one attempt to send a request."""
@@ -75,14 +67,6 @@ class _Answer:
     """0 if there was no answer."""
     error: MlflowException | None
     retry_after_s: float | None = None
-
-
-class _NoSuchEndpointError(Exception):
-    """The server has no such endpoint."""
-
-
-class _TooLargeError(Exception):
-    """The request is larger than the server, or what stands before it, takes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,56 +87,50 @@ class TraceRequests:
         Raises:
             MlflowException: if the server does not take one; others may be written.
         """
+        left = iter(traces)
+        batches = iter(lambda: list(islice(left, _SPANS_OF)), [])
         try:
-            BACKGROUND.call(partial(each, self._work, _parts(traces), limit=_MOST))
-        except BaseException as error:
+            BACKGROUND.call(partial(each, self._write_batch, batches, limit=_BATCHES))
+        except BaseException:
             self._stopped = True  # what is under way in the loop ends, whatever it was that interrupted this thread
-            if isinstance(error, ExceptionGroup):
-                raise error.exceptions[0] from None
             raise
 
-    async def _work(self, part: tuple[TraceInfo | None, _Together]) -> None:
-        info, together = part
-        if info is not None:
-            body = message_to_json(StartTraceV3(trace=Trace(info, TraceData([])).to_proto()), pretty=False)
-            await self._send(_TRACES, body.encode(), {"Content-Type": "application/json"})
-        together.left -= 1
-        if not together.left:
-            await self._send_spans(together.spans)
+    async def _write_batch(self, traces: Sequence[TraceParts]) -> None:
+        await each(self._start, [info for info, _ in traces if info is not None], limit=_MOST)
+        await self._send_spans([span for _, spans in traces for span in spans])
 
-    async def _send_spans(self, spans: list[Span]) -> None:
+    async def _start(self, info: TraceInfo) -> None:
+        body = message_to_json(StartTraceV3(trace=Trace(info, TraceData([])).to_proto()), pretty=False)
+        if error := (await self._send(_TRACES, body.encode(), {"Content-Type": "application/json"})).error:
+            raise error
+
+    async def _send_spans(self, spans: Sequence[Span]) -> None:
         if not spans:
             return
         request = ExportTraceServiceRequest()
         request.resource_spans.add().scope_spans.add().spans.extend(span.to_otel_proto() for span in spans)
         headers = {"Content-Type": "application/x-protobuf", "x-mlflow-experiment-id": self.experiment_id}
-        try:
-            await self._send(_SPANS, request.SerializeToString(), headers)
-        except _NoSuchEndpointError:
+        answer = await self._send(_SPANS, request.SerializeToString(), headers)
+        if answer.status in _NO_SUCH_ENDPOINT:
             self.without_spans += spans
-        except _TooLargeError as error:
-            if len(spans) == 1:
-                raise error.args[0] from None
+        elif answer.status == _TOO_LARGE and len(spans) > 1:
             await self._send_spans(spans[: len(spans) // 2])
             await self._send_spans(spans[len(spans) // 2 :])
+        elif answer.error:
+            raise answer.error
 
-    async def _send(self, endpoint: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Send a request until the server takes it. As long as others get through, it is tried longer."""
+    async def _send(self, endpoint: str, body: bytes, headers: Mapping[str, str]) -> _Answer:
+        """Send a request until the server takes it, or trying is of no use. As long as others get through, it is tried longer."""
         retries = MLFLOW_HTTP_REQUEST_MAX_RETRIES.get()
         pause_s = MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR.get()
-        before = self._succeeded
-        for attempt in count(1):
-            answer = await self._attempt(endpoint, body, headers)
-            if answer.error is None:
-                self._succeeded += 1
-                return
-            if endpoint == _SPANS and answer.status in _NO_SUCH_ENDPOINT:
-                raise _NoSuchEndpointError
-            if answer.status == _TOO_LARGE:
-                raise _TooLargeError(answer.error) if endpoint == _SPANS else answer.error
+        before, attempt = self._succeeded, 0
+        while True:
+            answer, attempt = await self._attempt(endpoint, body, headers), attempt + 1
+            self._succeeded += answer.error is None
             stubborn = self._succeeded > before and answer.status not in {200, 500}
-            if answer.status not in _TRANSIENT or attempt > retries * (_STUBBORN if stubborn else 1) or self._stopped:
-                raise answer.error
+            final = answer.error is None or answer.status not in _TRANSIENT or answer.status == _TOO_LARGE
+            if final or attempt > retries * (_STUBBORN if stubborn else 1) or self._stopped:
+                return answer
             # As MLflow's client does: at once, then after 2, 4, ... times the factor.
             wait_s = 0.0 if attempt == 1 else min(pause_s * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
             await anyio.sleep(wait_s + random.uniform(0, 0.1))  # noqa: S311 - no secret
@@ -174,15 +152,19 @@ class TraceRequests:
             response = self._request("POST", endpoint, data=body, extra_headers=dict(headers))
         except MlflowException as error:
             return _Answer(0, error)
+        # What is not MLflow's answer is a page, such as that of a login, or what is left of one.
+        good = endpoint == _SPANS and not response.headers.get("Content-Type", "").startswith("text/html")
+        with suppress(ValueError):
+            good |= endpoint != _SPANS and isinstance(json.loads(response.content), dict)
+        problem = None if good else MlflowException(f"{endpoint} did not answer like MLflow: {response.text[:80]!r}")
         try:
             verify_rest_response(response, endpoint)
-            _check(response, endpoint)
         except MlflowException as error:
-            retry_after_s = None
-            with suppress(TypeError, ValueError):  # none, or a date, which is not worth the trouble
-                retry_after_s = max(0.0, float(response.headers.get("Retry-After")))
-            return _Answer(response.status_code, error, retry_after_s)
-        return _Answer(response.status_code, None)
+            problem = error
+        retry_after_s = None
+        with suppress(TypeError, ValueError):  # none, or a date, which is not worth the trouble
+            retry_after_s = max(0.0, float(response.headers.get("Retry-After"))) if problem else None
+        return _Answer(response.status_code, problem, retry_after_s)
 
     def _request(self, method: str, endpoint: str, **more: Any) -> Any:
         return http_request(self.store.get_host_creds(), endpoint, method, max_retries=0, raise_on_status=False, **more)
@@ -213,28 +195,3 @@ class TraceRequests:
             self._request("GET", endpoint, timeout=10)
             times.append(time.perf_counter())
         return min(after - before for before, after in pairwise(times))
-
-
-def _parts(traces: Iterable[TraceParts]) -> Iterator[tuple[TraceInfo | None, _Together]]:
-    """Yield traces, each with the spans of all those that it is sent with."""
-    left = iter(traces)
-    while some := list(islice(left, _SPANS_OF)):
-        together = _Together(len(some), [span for _, spans in some for span in spans])
-        yield from ((info, together) for info, _ in some)
-
-
-def _check(response: Any, endpoint: str) -> None:
-    """Refuse an answer that is not MLflow's, such as the page of a login, or what is left of one.
-
-    Raises:
-        MlflowException: if it is that.
-    """
-    if endpoint == _SPANS:
-        good = not response.headers.get("Content-Type", "").startswith("text/html")
-    else:
-        try:
-            good = isinstance(json.loads(response.content), dict)
-        except ValueError:
-            good = False
-    if not good:
-        raise MlflowException(f"{endpoint} did not answer like MLflow: {response.text[:80]!r}")
