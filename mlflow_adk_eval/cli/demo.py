@@ -16,11 +16,11 @@ from rich.text import Text
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.report.console import console, decision_view, progress_bar, report_view
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.results.decision import Decision
-    from mlflow_adk_eval.results.report import Report
 
 MODEL = "home_automation"
 EXPERIMENT = "home_automation"
@@ -76,10 +76,8 @@ def run_demo(folder: Path) -> None:
     sys.path.insert(0, str(project))
     store = open_store(folder, experiment=EXPERIMENT)
     screen = console()
-    good = _evaluate("1. The good agent", "home_automation_agent", project, store)
-    promoted = _promote(good, project, store)
-    bad = _evaluate("2. The same agent after a regression", "home_automation_agent_regressed", project, store)
-    refused = _promote(bad, project, store)
+    good, promoted = _attempt("1. The good agent", "home_automation_agent", project, store)
+    bad, refused = _attempt("2. The same agent after a regression", "home_automation_agent_regressed", project, store)
     screen.print(Rule("3. What the regression changed", align="left"))
     explained = _compare(good, bad, store)
     screen.print(Rule("4. Next steps", align="left"))
@@ -88,7 +86,8 @@ def run_demo(folder: Path) -> None:
         raise UsageError("the demo went wrong: it should promote the good version and refuse the other")
 
 
-def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report, str]:
+def _attempt(title: str, agent: str, project: Path, store: str) -> tuple[str, Decision]:
+    """Evaluate an agent and try to promote it; return the run and the decision."""
     screen = console()
     screen.print(Rule(title, align="left"))
     with progress_bar("evaluating") as progress:
@@ -105,32 +104,23 @@ def _evaluate(title: str, agent: str, project: Path, store: str) -> tuple[Report
     screen.print(report_view(report))
     version = adk_eval.register(report, MODEL, tracking_uri=store)
     screen.print(Text(f"MLflow run {report.run_id}, registered as version {version} of {MODEL}\n"))
-    return report, version
-
-
-def _promote(evaluated: tuple[Report, str], project: Path, store: str) -> Decision:
-    report, version = evaluated
-    decision = adk_eval.promote(
-        MODEL, version, run_id=report.run_id or "", policy=project / _POLICY, raise_on_failure=False, tracking_uri=store
-    )
-    screen = console()
-    command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {report.run_id} --policy {_POLICY}"
+    run_id, policy = report.run_id or "", project / _POLICY
+    decision = adk_eval.promote(MODEL, version, run_id=run_id, policy=policy, raise_on_failure=False, tracking_uri=store)
+    command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {run_id} --policy {_POLICY}"
     screen.print(Text(command, style="bold"), soft_wrap=True)
     screen.print(decision_view(decision))
     holder = f"champion is now version {version}" if decision.passed else "champion was not moved"
     screen.print(Text(f"{holder}\n"))
-    return decision
+    return run_id, decision
 
 
-def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> str:
+def _compare(before: str, after: str, store: str) -> str:
     """Tell what changed from one run to the other; return where MLflow shows it."""
-    from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415
     from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
     from mlflow_adk_eval.report.html.page import Texts  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import log_comparison  # noqa: PLC0415
 
-    before, after = good[0].run_id or "", bad[0].run_id or ""
     screen = console()
     screen.print(Text(f"$ mlflow-adk-eval compare {before} {after} --log", style="bold"), soft_wrap=True)
     comparison, secrets = adk_eval.compare(before, after, tracking_uri=store), secrets_of()
@@ -139,7 +129,7 @@ def _compare(good: tuple[Report, str], bad: tuple[Report, str], store: str) -> s
     return log_comparison(comparison, compare_html(comparison, secrets=secrets), tracking_uri=store)
 
 
-def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[Report, str], explained: str) -> str:
+def _next_steps(folder: Path, store: str, good: str, bad: str, explained: str) -> str:
     from mlflow_adk_eval.tracking.client import experiment_id  # noqa: PLC0415
 
     experiment = experiment_id(store, EXPERIMENT)
@@ -148,7 +138,7 @@ def _next_steps(folder: Path, store: str, good: tuple[Report, str], bad: tuple[R
     base = f"http://127.0.0.1:5000/#/experiments/{experiment}"
     pages = {
         "both runs with their scores (click a run for its turns, then a turn for the reasons)": f"{base}/evaluation-runs",
-        "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad[0].run_id}&compareToRunUuid={good[0].run_id}",
+        "the two versions side by side, turn by turn": f"{base}/evaluation-runs?selectedRunUuid={bad}&compareToRunUuid={good}",
         "the differences between them, with causes": explained.split(maxsplit=1)[0],
         "the versions of the agent with their metrics": f"{base}/models",
         "the registered model, its champion and the promotion record": f"http://127.0.0.1:5000/#/models/{MODEL}",

@@ -33,9 +33,7 @@ _YAML = (".yaml", ".yml")
 """Only policies are written in YAML."""
 
 
-@click.command(
-    epilog="Exit codes: 0 every file is valid; 3 the command was interrupted; 4 the result could not be written; 64 a file has problems, or bad usage."
-)
+@click.command(epilog=shared.exit_codes("every file is valid", "the command was interrupted", "a file has problems, or bad usage"))
 @click.argument("files", nargs=-1, required=True)
 @shared.json_option
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
@@ -52,11 +50,8 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     for file in files:
         try:
             named = open_file(file)
-            if isinstance(named, ConformanceFolder):
-                contents = _validate_tests(file)
-            else:
-                contents = _validate_rows(file) if isinstance(named, RowFiles) else validate_file(Path(file), customs)
-            rows.append({"file": file, "valid": True, **contents})
+            check = _validate_tests if isinstance(named, ConformanceFolder) else _validate_rows if isinstance(named, RowFiles) else None
+            rows.append({"file": file, "valid": True, **(check(file) if check else validate_file(Path(file), customs))})
         except InputError as error:
             problems = [{"path": problem.path, "message": str(problem)} for problem in error.problems]
             rows.append({"file": file, "valid": False, "problems": problems, "error": str(error)})
@@ -200,9 +195,7 @@ def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
     return {"kind": "gate policy", "summary": f"{policy.name!r} with {', '.join(demands)}; sha256 {policy.digest()[:12]}…"}
 
 
-@click.command(
-    epilog="Exit codes: 0 written, or accepted; 3 the model wrote nothing; 4 the result could not be written; 64 bad usage or a bad input file."
-)
+@click.command(epilog=shared.exit_codes("written, or accepted", "the model wrote nothing"))
 @click.argument("agent", required=False)
 @click.option("-o", "--output", type=shared.PATH, help="The eval set to write.")
 @click.option("--count", type=shared.COUNT, default=10, show_default=True, help="The number of cases.")
@@ -215,19 +208,7 @@ def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
 @shared.force_option
 @shared.budget_options
 @shared.json_option
-def generate(  # noqa: PLR0913 - as many options
-    agent: str | None,
-    *,
-    output: Path | None,
-    accept: str | None,
-    count: int,
-    model: str,
-    instruction: str,
-    context: str,
-    force: bool,
-    as_json: bool,
-    **spending: Any,
-) -> None:
+def generate(agent: str | None, *, output: Path | None, accept: str | None, model: str, force: bool, as_json: bool, **options: Any) -> None:
     """Let a model write cases for AGENT, or accept them.
 
     Each case is a scenario: a simulated user's first message, a plan and one of ADK's personas. It has the tag "generated" until you accept it with --accept or
@@ -249,21 +230,24 @@ def generate(  # noqa: PLR0913 - as many options
     from mlflow_adk_eval.runner.evaluation import wait  # noqa: PLC0415
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
-    subject, setup = resolve_agent(shared.agent_path(agent)), judge_setup(**shared.arguments(spending))
+    wanted = {name: options.pop(name) for name in ("count", "instruction", "context")}
+    subject, setup = resolve_agent(shared.agent_path(agent)), judge_setup(**shared.arguments(options))
     writer = model_or_object(model, "--model")
     with opened(setup.ledger) as ledger:
         asking = replace(setup, answers=ledger)
-        generated = wait(lambda: generated_cases(subject, writer, asking, count=count, instruction=instruction, context=context))
+        generated = wait(lambda: generated_cases(subject, writer, asking, **wanted))
     name, cases, usage = stem_of(output), len(generated.cases), generated.usage
     write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
-    fewer = f"; wanted {count}, but {generated.problem}" if generated.problem else ""
+    fewer = f"; wanted {wanted['count']}, but {generated.problem}" if generated.problem else ""
     failed = f" ({usage.failed_calls:,} failed)" if usage.failed_calls else ""
     reused = f", {counted(usage.reused, 'answer')} reused from the ledger" if usage.reused else ""
     cost = f"{counted(usage.calls, 'call')}{failed}, {counted(usage.tokens, 'token')}{reused}"
     text = f"{output}: {counted(cases, 'generated case')}{fewer}\nWritten by {', '.join(usage.models)}: {cost}"
     spent = {"calls": usage.calls, "tokens": usage.tokens, "reused": usage.reused}
     then = f"review them, then mlflow-adk-eval generate --accept {output}"
-    tell(text, as_json=as_json, then=then, file=str(output), cases=cases, wanted=count, problem=generated.problem or None, **spent)
+    tell(
+        text, as_json=as_json, then=then, file=str(output), cases=cases, wanted=wanted["count"], problem=generated.problem or None, **spent
+    )
 
 
 def _accept(named: str, *, as_json: bool) -> None:

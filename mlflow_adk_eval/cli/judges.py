@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.ledger import CallCache
 
 
-@click.command(
-    epilog="Exit codes: 0 calibrated; 3 MLflow is unreachable, or a run cannot be trusted; 4 the result could not be written; 64 bad usage or bad labels."
-)
+@click.command(epilog=shared.exit_codes("calibrated", "MLflow is unreachable, or a run cannot be trusted", "bad usage or bad labels"))
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--labels", type=shared.PATH, help="A CSV file with labels. Default: the HUMAN assessments on the runs' traces in MLflow.")
 @click.option(
@@ -49,19 +47,8 @@ if TYPE_CHECKING:
 @click.option("--log", is_flag=True, help="Also log the calibration as an artifact of the runs.")
 @shared.confidence_option
 @shared.mlflow_options
-def calibrate(  # noqa: PLR0913 - as many options
-    runs: tuple[str, ...],
-    *,
-    labels: Path | None,
-    assessments: tuple[str, ...],
-    sample: int | None,
-    seed: int,
-    output: Path | None,
-    force: bool,
-    log: bool,
-    confidence: float,
-    tracking_uri: str | None,
-    as_json: bool,
+def calibrate(
+    runs: tuple[str, ...], *, labels: Path | None, assessments: tuple[str, ...], output: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Compare judges' verdicts with people's labels.
 
@@ -71,9 +58,15 @@ def calibrate(  # noqa: PLR0913 - as many options
     from mlflow_adk_eval.report.calibration import calibration_json, calibration_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
 
-    shared.check_output(output, force=force)
-    if sample is not None:
-        _write_sheet(runs, sample, seed, output, tracking_uri, others=bool(labels or assessments or log or as_json))
+    shared.check_output(output, force=options["force"])
+    log, confidence, tracking_uri = (options[name] for name in ("log", "confidence", "tracking_uri"))
+    if options["sample"] is not None:
+        if output is None or labels or assessments or log or as_json:
+            raise UsageError("--sample needs -o FILE, and excludes --labels, --assessment, --log and --json")
+        rows = adk_eval.label_sheet(runs, options["sample"], seed=options["seed"], tracking_uri=tracking_uri)
+        write_table(output, rows)
+        click.echo(f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then:")
+        click.echo(f"next: {command('calibrate', *runs, labels=output, output='calibration.json', tracking_uri=tracking_uri)}")
         return
     calibration = adk_eval.calibrate(runs, labels, assessment=_names(assessments), log=log, tracking_uri=tracking_uri)
     if output is not None:
@@ -95,17 +88,6 @@ def calibrate(  # noqa: PLR0913 - as many options
     click.echo(f"next: {command('gate', run_ids[-1], policy=policy, tracking_uri=tracking_uri)}")
 
 
-def _write_sheet(runs: tuple[str, ...], size: int, seed: int, output: Path | None, tracking_uri: str | None, *, others: bool) -> None:
-    if output is None or others:
-        raise UsageError("--sample needs -o FILE, and excludes --labels, --assessment, --log and --json")
-    rows = adk_eval.label_sheet(runs, size, seed=seed, tracking_uri=tracking_uri)
-    write_table(output, rows)
-    click.echo(
-        f"{output}: {len(rows)} verdicts to label. Fill in the column label (pass or fail), then:\n"
-        f"next: {command('calibrate', *runs, labels=output, output='calibration.json', tracking_uri=tracking_uri)}"
-    )
-
-
 def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
     """Return the names of assessments by criterion, or the only one."""
     pairs = [name.partition("=") for name in assessments]
@@ -117,10 +99,7 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
     return alone[0] if alone else ({criterion: name for criterion, _, name in pairs} or None)
 
 
-@click.command(
-    "judge-bench",
-    epilog="Exit codes: 0 measured; 3 a judge or MLflow is unreachable; 4 the result could not be written; 64 bad usage or bad items.",
-)
+@click.command("judge-bench", epilog=shared.exit_codes("measured", "a judge or MLflow is unreachable", "bad usage or bad items"))
 @click.argument("judges", metavar="JUDGE...", nargs=-1, required=True)
 @click.option("--items", type=shared.PATH, help="A JSON Lines file of labelled answers. Default: 72 that ship with the package.")
 @click.option("--labels", type=shared.PATH, help="Instead of --items: a CSV file of labels, as for `calibrate`.")
@@ -207,11 +186,10 @@ def ledger_prune(
         print_json({**pruned._asdict(), "dry_run": dry_run})
         return
     answers, conversations, runs = map(counted, pruned, ("answer", "conversation", "run"))
-    outcome = "would be deleted" if dry_run else "deleted"
-    click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {outcome}")
+    click.echo(f"{opened.name}: {answers}, {conversations} and {runs} {'would be deleted' if dry_run else 'deleted'}")
 
 
-_RAPID_EXIT_CODES = "Exit codes: 0 answered, or stopped by a signal; 3 a judge or the service gave no answer; 4 the result could not be written; 64 bad usage or a bad request."
+_RAPID = shared.exit_codes("answered, or stopped by a signal", "a judge or the service gave no answer", "bad usage or a bad request")
 
 _evaluator_options = shared.together(
     click.option(
@@ -238,7 +216,7 @@ def rapid_eval() -> None:
     """Compute the metrics of Google's Rapid Eval API."""
 
 
-@rapid_eval.command(epilog=_RAPID_EXIT_CODES)
+@rapid_eval.command(epilog=_RAPID)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @_evaluator_options
 def evaluate(file: str, **options: Any) -> None:
@@ -255,7 +233,7 @@ def evaluate(file: str, **options: Any) -> None:
     end(RunError.exit_code if isinstance(answers, list) and any("error" in one for one in answers) else 0)
 
 
-@rapid_eval.command(epilog=_RAPID_EXIT_CODES)
+@rapid_eval.command(epilog=_RAPID)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. Other machines need a token.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 picks a free one.")
 @click.option(

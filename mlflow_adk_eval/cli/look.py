@@ -14,7 +14,7 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.output import print_json, tell, write_file
 from mlflow_adk_eval.errors import TrackingError, UsageError
-from mlflow_adk_eval.redact import command
+from mlflow_adk_eval.redact import command, secrets_of
 from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
@@ -43,13 +43,10 @@ def view_command(**options: Any) -> None:
 
 
 _NAME = "report.html"
+_UNTRUSTED = "MLflow is unreachable, or the report was changed after the run"
 
 
-@click.command(
-    "report",
-    epilog="Exit codes: 0 saved; 3 MLflow is unreachable, or the report was changed after the run; 4 the disk is full;"
-    " 64 no such run, no report in it, or bad usage.",
-)
+@click.command("report", epilog=shared.exit_codes("saved", _UNTRUSTED, "no such run, no report in it, or bad usage", "the disk is full"))
 @click.argument("run_id")
 @click.option("-o", "--output", type=shared.PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
 @shared.force_option
@@ -91,9 +88,8 @@ def _report_of(run_id: str, tracking_uri: str | None) -> bytes:
             raise UsageError(f"run {run_id} has no report: it contains no finished evaluation")
         if _NAME in hashes:
             raise UsageError(f"run {run_id} has lost its report: the manifest lists {_NAME}, but the artifact is gone")
-        raise UsageError(
-            f"run {run_id} has no report: its version of mlflow-adk-eval did not write one. The run's table is adk_eval/invocations.json"
-        )
+        why = "its version of mlflow-adk-eval did not write one. The run's table is adk_eval/invocations.json"
+        raise UsageError(f"run {run_id} has no report: {why}")
     problem = ""
     if manifest is None or vouched is None:
         problem = f"{MANIFEST if manifest is None else 'the parameter adk_eval.manifest_sha256'} is missing"
@@ -126,8 +122,7 @@ def compare_command(
     confidence intervals. Exits with 0 whatever the scores are: deciding is the gate's job. 3: MLflow is unreachable, or a run's evidence
     cannot be trusted. 64: no such run, or bad usage.
     """
-    from mlflow_adk_eval.redact import secrets_of  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415
+    from mlflow_adk_eval.report.comparison import comparison_view  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.report.console import console  # noqa: PLC0415
     from mlflow_adk_eval.report.html.compare import compare_html  # noqa: PLC0415
     from mlflow_adk_eval.report.html.page import Texts  # noqa: PLC0415
@@ -136,10 +131,9 @@ def compare_command(
     shared.check_output(output, force=force)
     comparison, secrets = adk_eval.compare(run_a, run_b, **options), secrets_of()
     page = compare_html(comparison, secrets=secrets, every=every) if output or log else ""
-    extra: dict[str, str] = {}
+    extra = {"page": str(output)} if output else {}
     if output:
         write_file(output, page)
-        extra["page"] = str(output)
     if log:
         extra["logged"] = log_comparison(comparison, page, tracking_uri=options["tracking_uri"])
     if as_json:
@@ -218,17 +212,8 @@ def _power_table(analysis: PowerAnalysis) -> Table:
     confidence, power = (f"{100 * share:.4g} %" for share in (analysis.confidence, analysis.power))
     title = f"{counted(analysis.num_runs, 'run')} of each case, {confidence} confidence, {power} power"
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in (
-        "measure",
-        "cases",
-        "mean",
-        f"{confidence} interval",
-        "spread",
-        "detectable drop",
-        "drop to detect",
-        "cases needed",
-        "cases to pass",
-    ):
+    seen = ("measure", "cases", "mean", f"{confidence} interval", "spread")
+    for heading in (*seen, "detectable drop", "drop to detect", "cases needed", "cases to pass"):
         named = heading == "measure"
         longest = max(map(len, heading.split()))
         table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named, min_width=longest)

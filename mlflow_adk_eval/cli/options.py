@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import click
+from click import option
 from cloup import option_group
 
 import mlflow_adk_eval as adk_eval
@@ -32,11 +34,19 @@ Exit codes:
   64  bad usage or a bad input file
 """
 """What the help of commands that come to a verdict ends with."""
-NO_VERDICT = (
-    "Exit codes: 0 done; 3 something was unreachable, or the command was interrupted; 4 done, but the result could not be written;"
-    " 64 bad usage or a bad input file."
+
+
+def exit_codes(
+    done: str, failed: str, usage: str = "bad usage or a bad input file", unwritten: str = "the result could not be written"
+) -> str:
+    """Return what the help of a command without a verdict ends with: what its exit codes 0, 3, 64 and 4 mean."""
+    return f"Exit codes: 0 {done}; 3 {failed}; 4 {unwritten}; 64 {usage}."
+
+
+NO_VERDICT = exit_codes(
+    "done", "something was unreachable, or the command was interrupted", unwritten="done, but the result could not be written"
 )
-"""What the help of other commands ends with, unless they have something of their own to say."""
+"""What it ends with where a command has nothing of its own to say."""
 
 COUNT = click.IntRange(min=1)
 POSITIVE = click.FloatRange(min=0, min_open=True)
@@ -53,49 +63,37 @@ def trace_limit(_: click.Context, __: click.Parameter, value: str) -> int | str:
 
 def together(*options: Option) -> Option:
     """Return several options as one decorator; ``--help`` lists them in this order."""
-
-    def add(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda made, add: add(made), reversed(options), command)
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
-force_option = click.option("--force", is_flag=True, help="Overwrite the output file.")
-store_option = click.option("--tracking-uri", metavar="URI", help="The MLflow tracking server or store. Default: MLFLOW_TRACKING_URI.")
+json_option = option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+force_option = option("--force", is_flag=True, help="Overwrite the output file.")
+store_option = option("--tracking-uri", metavar="URI", help="The MLflow tracking server or store. Default: MLFLOW_TRACKING_URI.")
 mlflow_options = together(store_option, json_option)
 """Of a command that asks MLflow and tells what came of it."""
-config_option = click.option(
+config_option = option(
     "--config-file-path",
     "--config",
     "config",
     type=PATH,
     help="The eval config. Default: test_config.json in the eval set's folder, else ADK's.",
 )
-storage_option = click.option(
+storage_option = option(
     "--eval-storage-uri",
     metavar="URI",
     help="Where ADK keeps eval sets and results: gs://BUCKET, or any fsspec URL. Default: the agent's folder.",
 )
-detailed_option = click.option(
+detailed_option = option(
     "--print-detailed-results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
 )
-redact_option = click.option(
-    "--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent."
-)
-confidence_option = click.option(
-    "--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests."
-)
-baseline_option = click.option(
-    "--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against."
-)
-workers_option = click.option(
+redact_option = option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
+confidence_option = option("--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests.")
+baseline_option = option("--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against.")
+workers_option = option(
     "--workers", type=COUNT, default=1, show_default=True, help="Processes that score recordings with computed criteria."
 )
-dry_run_option = click.option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
-wait_option = click.option(
+dry_run_option = option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
+wait_option = option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
@@ -105,16 +103,16 @@ wait_option = click.option(
     help="Seconds to wait for another promotion to the same alias.",
 )
 verify_options = together(
-    click.option(
+    option(
         "--verify-key",
         metavar="PEM",
         help="Require promotion records and claims signed with one of these public keys. Default: MLFLOW_ADK_EVAL_VERIFY_KEY, else none.",
     ),
-    click.option("--checkpoint", type=PATH, help="Require the claim log to continue from the state pinned in this file."),
+    option("--checkpoint", type=PATH, help="Require the claim log to continue from the state pinned in this file."),
 )
 """Whom to trust when a promotion is verified."""
 signing_options = together(
-    click.option(
+    option(
         "--signing-key", metavar="PEM", help="Sign the promotion record and the claim. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned."
     ),
     verify_options,
@@ -122,10 +120,10 @@ signing_options = together(
 """The same for what sets an alias, and how it signs that."""
 
 budget_options = together(
-    click.option("--max-calls", type=COUNT, help="Stop after this many model requests; undecided results stay undecided."),
-    click.option("--max-tokens", type=COUNT, help="Stop after this many model tokens, input plus output."),
-    click.option("--budget-name", metavar="NAME", help="Share both limits with all processes that use this name and the same ledger."),
-    click.option(
+    option("--max-calls", type=COUNT, help="Stop after this many model requests; undecided results stay undecided."),
+    option("--max-tokens", type=COUNT, help="Stop after this many model tokens, input plus output."),
+    option("--budget-name", metavar="NAME", help="Share both limits with all processes that use this name and the same ledger."),
+    option(
         "--ledger",
         metavar="FILE|URL|off",
         help="A file or PostgreSQL database that stores model answers for reuse. Default: .adk_eval/ledger.sqlite.",
@@ -133,7 +131,7 @@ budget_options = together(
 )
 """What may be spent on models, and what keeps their answers."""
 
-judge_host_option = click.option(
+judge_host_option = option(
     "--judge-host",
     "judge_hosts",
     metavar="HOST[:PORT]",
@@ -142,19 +140,17 @@ judge_host_option = click.option(
 )
 
 judge_limit_options = together(
-    click.option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
-    click.option("--judge-quota", type=COUNT, help="Maximum requests per minute to one judge, across all processes that share the ledger."),
-    click.option("--judge-timeout", type=POSITIVE, help="Seconds to wait for one judge request. Default: 120."),
-    click.option(
-        "--judge-outage", type=POSITIVE, help="Stop asking a judge after this many seconds with nothing but failures. Default: 60."
-    ),
-    click.option("--rejudge-failed", is_flag=True, help="Ask again if a stored answer could not be parsed."),
+    option("--judge-concurrency", type=COUNT, help="Maximum parallel requests to one judge. Default: 64."),
+    option("--judge-quota", type=COUNT, help="Maximum requests per minute to one judge, across all processes that share the ledger."),
+    option("--judge-timeout", type=POSITIVE, help="Seconds to wait for one judge request. Default: 120."),
+    option("--judge-outage", type=POSITIVE, help="Stop asking a judge after this many seconds with nothing but failures. Default: 60."),
+    option("--rejudge-failed", is_flag=True, help="Ask again if a stored answer could not be parsed."),
     budget_options,
 )
 """How judges are asked, whoever they are."""
 
 judge_options = together(
-    click.option(
+    option(
         "--judge",
         metavar="MODEL|MODULE:NAME",
         multiple=True,
@@ -168,26 +164,22 @@ judges_group = option_group("Judges", judge_options, help="Judges, requests and 
 """The same under a heading, for commands that have many options."""
 
 conversation_options = together(
-    click.option("--num-runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
-    click.option("--agent-name", help="The sub-agent to evaluate instead of the root agent."),
-    click.option("--concurrency", type=COUNT, default=4, show_default=True, help="Conversations to run in parallel."),
-    click.option("--case-timeout", "case_timeout_s", type=POSITIVE, help="Seconds allowed for one case. Default: no limit."),
-    click.option("--turn-timeout", "turn_timeout_s", type=POSITIVE, help="Seconds the agent has to answer one message. Default: no limit."),
-    click.option(
-        "--user-simulator", metavar="MODEL|MODULE:NAME", help="A model or function that plays the user. Default: the config's model."
-    ),
+    option("--num-runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
+    option("--agent-name", help="The sub-agent to evaluate instead of the root agent."),
+    option("--concurrency", type=COUNT, default=4, show_default=True, help="Conversations to run in parallel."),
+    option("--case-timeout", "case_timeout_s", type=POSITIVE, help="Seconds allowed for one case. Default: no limit."),
+    option("--turn-timeout", "turn_timeout_s", type=POSITIVE, help="Seconds the agent has to answer one message. Default: no limit."),
+    option("--user-simulator", metavar="MODEL|MODULE:NAME", help="A model or function that plays the user. Default: the config's model."),
 )
 """How conversations with an agent are run."""
 
 published_options = together(
-    click.option("--summary", type=PATH, help="Also write the decision as Markdown. In GitHub Actions, the step summary always gets it."),
-    click.option("--junit", type=PATH, help="Also write the decision as JUnit XML."),
+    option("--summary", type=PATH, help="Also write the decision as Markdown. In GitHub Actions, the step summary always gets it."),
+    option("--junit", type=PATH, help="Also write the decision as JUnit XML."),
 )
 """Where else a decision is written."""
 
-policy_option = click.option(
-    "--policy", type=PATH, help="The policy, YAML or JSON. Default: every case must reach the run's own thresholds."
-)
+policy_option = option("--policy", type=PATH, help="The policy, YAML or JSON. Default: every case must reach the run's own thresholds.")
 
 _BUDGET = {"max_calls": "max_calls", "max_tokens": "max_tokens", "budget_name": "name"}
 _JUDGE_LIMITS = {"judge_concurrency": "max_concurrency", "judge_quota": "quota", "judge_timeout": "timeout_s", "judge_outage": "outage_s"}

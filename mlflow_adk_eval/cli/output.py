@@ -110,10 +110,7 @@ def tell(text: str, *, as_json: bool, then: str = "", **facts: Any) -> None:
         then: the command to run next; empty where there is none.
         facts: the same as JSON values, by name.
     """
-    if as_json:
-        deliver(text, lambda: print_json(facts))
-    else:
-        deliver(text, lambda: click.echo(text + (f"\nnext: {then}" if then else "")))
+    deliver(text, lambda: print_json(facts) if as_json else click.echo(text + (f"\nnext: {then}" if then else "")))
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -18,9 +18,7 @@ from mlflow_adk_eval.text import counted
 _MOST_ERRORS = 10
 
 
-@click.command(
-    epilog="Exit codes: 0 every conversation is complete; 3 some are not; 4 the result could not be written; 64 bad usage or a bad input file."
-)
+@click.command(epilog=shared.exit_codes("every conversation is complete", "some are not"))
 @click.argument("agent")
 @click.argument("eval_sets", metavar="EVAL_SET[:CASE,CASE]...", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, type=shared.PATH, help="The recording to write.")

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
+from click import option
 from click.core import ParameterSource
 from cloup import Command, option_group
 
@@ -54,11 +55,11 @@ class _LikeAdkEval(Command):
         except click.NoSuchOption as error:
             from mlflow_adk_eval.agents.adk.agent import option_of_adk_eval  # noqa: PLC0415 - as above
 
-            option = option_of_adk_eval(error.option_name)
-            if option is None:
+            theirs = option_of_adk_eval(error.option_name)
+            if theirs is None:
                 raise
             click.echo(f"note: {error.option_name} of `adk eval` has no effect here", err=True)
-            ignored = click.Option([error.option_name], is_flag=option.is_flag, multiple=option.multiple, expose_value=False, hidden=True)
+            ignored = click.Option([error.option_name], is_flag=theirs.is_flag, multiple=theirs.multiple, expose_value=False, hidden=True)
             self.params.append(ignored)
             try:
                 return self.parse_args(ctx, words)
@@ -72,26 +73,22 @@ class _LikeAdkEval(Command):
 @option_group(
     "Conversations with the agent",
     shared.conversation_options,
-    click.option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source."),
-    click.option("--resume", metavar="RUN_ID|latest", help="Resume an interrupted evaluation without paying twice."),
-    click.option(
+    option("--agent-version", help="models:/NAME/VERSION or a LoggedModel id. Default: derived from the agent's source."),
+    option("--resume", metavar="RUN_ID|latest", help="Resume an interrupted evaluation without paying twice."),
+    option(
         "--failed",
         metavar="RUN_ID",
         help="Run only the cases that did not pass in this run. The new run is not evidence for the whole eval set.",
     ),
-    click.option(
-        "--watch", is_flag=True, help="Run again whenever a file of the agent, eval set or config changes. Needs the extra `watch`."
-    ),
-    click.option(
+    option("--watch", is_flag=True, help="Run again whenever a file of the agent, eval set or config changes. Needs the extra `watch`."),
+    option(
         "--replay",
         metavar="RUN_ID|FILE",
         help="Answer the agent's tool calls from this run or recording. A call that was never recorded is an error.",
     ),
-    click.option("--replay-models", is_flag=True, help="With --replay: also answer the agent's model where it gets the same request."),
-    click.option(
-        "--record", is_flag=True, help="Record what tools and models answer. With --replay: tools answer what was never recorded."
-    ),
-    click.option("--save-recording", type=shared.PATH, help="Save the conversations to a new file that you can score again."),
+    option("--replay-models", is_flag=True, help="With --replay: also answer the agent's model where it gets the same request."),
+    option("--record", is_flag=True, help="Record what tools and models answer. With --replay: tools answer what was never recorded."),
+    option("--save-recording", type=shared.PATH, help="Save the conversations to a new file that you can score again."),
     help="Repeats, parallelism and time limits",
 )
 @option_group(
@@ -99,25 +96,23 @@ class _LikeAdkEval(Command):
     shared.config_option,
     shared.baseline_option,
     shared.workers_option,
-    click.option("--policy", type=shared.PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
-    click.option("--until-decided", is_flag=True, help="Run only as many cases as decide --policy, round by round."),
-    click.option("--max-runs", type=shared.COUNT, default=1, show_default=True, help="With --until-decided: the most runs of each case."),
-    click.option("--max-conversations", type=shared.COUNT, help="With --until-decided: the most conversations. Default: no limit."),
-    click.option(
-        "--model", metavar="NAME", help="With --until-decided: the registered model of the policy's baseline. Default: --register."
-    ),
-    click.option("--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where to score recordings."),
-    click.option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
+    option("--policy", type=shared.PATH, help="The policy that will decide on the run. Cases that it holds out are not run."),
+    option("--until-decided", is_flag=True, help="Run only as many cases as decide --policy, round by round."),
+    option("--max-runs", type=shared.COUNT, default=1, show_default=True, help="With --until-decided: the most runs of each case."),
+    option("--max-conversations", type=shared.COUNT, help="With --until-decided: the most conversations. Default: no limit."),
+    option("--model", metavar="NAME", help="With --until-decided: the registered model of the policy's baseline. Default: --register."),
+    option("--backend", type=click.Choice(["local", "spark"]), default="local", show_default=True, help="Where to score recordings."),
+    option("--staging", metavar="FOLDER|URI", help="With --backend spark: a folder that driver and executors share."),
     help="Criteria and backend",
 )
 @shared.judges_group
 @option_group(
     "The run in MLflow",
     shared.store_option,
-    click.option("--experiment", help="The MLflow experiment, by name or id."),
-    click.option("--run-name", help="The name of the MLflow run."),
-    click.option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model."),
-    click.option(
+    option("--experiment", help="The MLflow experiment, by name or id."),
+    option("--run-name", help="The name of the MLflow run."),
+    option("--register", "register_as", metavar="NAME", help="Register the evaluated agent as a new version of this model."),
+    option(
         "--traces",
         metavar="N|failed",
         callback=shared.trace_limit,
@@ -125,8 +120,8 @@ class _LikeAdkEval(Command):
         show_default=True,
         help="Log at most this many traces. If there are more turns, or with 'failed', log only turns that did not pass.",
     ),
-    click.option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry."),
-    click.option(
+    option("--register-prompts", is_flag=True, help="Save the judges' prompts in MLflow's prompt registry."),
+    option(
         "--signing-key",
         metavar="PEM|sigstore",
         help="Sign the evaluation with this key, or as this CI job's OIDC identity. Default: MLFLOW_ADK_EVAL_SIGNING_KEY, else unsigned.",
@@ -135,14 +130,14 @@ class _LikeAdkEval(Command):
 @option_group(
     "Accepted for compatibility with adk eval",
     shared.storage_option,
-    click.option(
+    option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error", "critical"], case_sensitive=False),
         default="warning",
         help="The Python log level.",
     ),
     *(
-        click.option(
+        option(
             f"--{verb}-features",
             multiple=True,
             expose_value=False,
@@ -155,16 +150,7 @@ class _LikeAdkEval(Command):
 )
 @option_group("Output", shared.detailed_option, shared.json_option, agent_output_option)
 def run(
-    agent: str,
-    eval_sets: tuple[str, ...],
-    *,
-    register_as: str | None,
-    save_recording: Path | None,
-    detailed: bool,
-    log_level: str,
-    eval_storage_uri: str | None,
-    as_json: bool,
-    **options: Any,
+    agent: str, eval_sets: tuple[str, ...], *, register_as: str | None, save_recording: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Run AGENT on eval sets, score it, and log an MLflow run.
 
@@ -176,6 +162,7 @@ def run(
     if options.pop("watch"):
         watch([agent, *eval_sets, *filter(None, [options["config"]])], options["tracking_uri"])
         return
+    detailed, log_level, eval_storage_uri = (options.pop(name) for name in ("detailed", "log_level", "eval_storage_uri"))
     logging.getLogger().setLevel(log_level.upper())
     obeyed = click.get_current_context().get_parameter_source("log_level") is ParameterSource.COMMANDLINE
     if obeyed:
@@ -189,9 +176,8 @@ def run(
         raise click.MissingParameter(param_hint="'EVAL_SET[:CASE,CASE]...'", param_type="argument")
     backend, staging = options.pop("backend"), options.pop("staging")
     with agent_output(options.pop("agent_output"), log_level=log_level if obeyed else None) as aside:
-        paths, chosen = (
-            (shared.eval_set_paths(agent, eval_sets, eval_storage_uri), shared.agent_path(agent)) if eval_sets else (agent, None)
-        )
+        paths = shared.eval_set_paths(agent, eval_sets, eval_storage_uri) if eval_sets else agent
+        chosen = shared.agent_path(agent) if eval_sets else None
         if backend == "spark":
             report = _on_spark(paths, staging, options)
         else:
@@ -222,30 +208,20 @@ def run(
         except AdkEvalError as error:
             again = command("register", report.run_id, register_as, tracking_uri=options["tracking_uri"])
             trouble += f"{trouble and chr(10)}run {report.run_id} is complete, but not registered: {error}\nregister it with: {again}"
-    if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
-        then = f"run the same command with --resume {report.run_id}; it evaluates only what is missing"
-    elif as_json:
-        then = ""
-    else:
-        then = _next_command(report, options["policy"] or _policy_beside(paths), register_as, options["tracking_uri"])
+    then = "" if as_json else _next_command(report, paths, register_as, options)
     show_report(report, detailed=detailed, as_json=as_json, extra=extra, then=then, trouble=trouble)
 
 
-def _policy_beside(paths: str | list[str]) -> Path:
-    """Return where `init` writes the policy: beside the first eval set."""
-    from mlflow_adk_eval.evalset.files import split_selection  # noqa: PLC0415 - `--help` stays fast
-
-    path = Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
-    return (path if path.is_dir() else path.parent) / "gate.yaml"
-
-
-def _next_command(report: Report, policy_file: Path, register_as: str | None, tracking_uri: str | None) -> str:
+def _next_command(report: Report, paths: str | list[str], register_as: str | None, options: dict[str, Any]) -> str:
     """Return what to run after an evaluation: after a pass the gate, with the policy if that is there and can decide on this run."""
-    from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.files import split_selection  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.results.report import COMPARED_WITH_ITSELF  # noqa: PLC0415
 
-    at, run_id = {"tracking_uri": tracking_uri}, report.run_id or ""
+    at, run_id = {"tracking_uri": options["tracking_uri"]}, report.run_id or ""
     if report.verdict == "failed":
-        return f"{after_failure(run_id, tracking_uri)}, or {command('view', **at)}"
+        return f"{after_failure(run_id, **at)}, or {command('view', **at)}"
+    if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
+        return f"run the same command with --resume {run_id}; it evaluates only what is missing"
     if report.verdict == "undecided":
         from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
 
@@ -255,7 +231,8 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
         return f"{command('report', run_id, **at)}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence
-    gate = command("gate", run_id, **at)
+    gate, first = command("gate", run_id, **at), Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
+    policy_file = options["policy"] or (first if first.is_dir() else first.parent) / "gate.yaml"  # where `init` writes it
     if not policy_file.is_file():
         return gate
     from mlflow_adk_eval.gating.policy.load import load_policy  # noqa: PLC0415 - only where there is one
@@ -268,9 +245,8 @@ def _next_command(report: Report, policy_file: Path, register_as: str | None, tr
     model = (source.model or register_as) if source and not source.run else register_as
     if policy.criteria - set(report.criteria) or (source and not source.run and model is None):
         return gate  # the policy is for another config, or for the versions of a model that nobody has named
-    if model != register_as:  # which may not exist yet
-        return command("register", run_id, model, **at)
-    return f"{gate} {shlex.join(['--policy', str(policy_file), *(['--model', model] if model and source and not source.model else [])])}"
+    words = ["--policy", str(policy_file), *(["--model", model] if model and source and not source.model else [])]
+    return f"{gate} {shlex.join(words)}" if model == register_as else command("register", run_id, model, **at)  # which may not exist yet
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:
@@ -278,10 +254,9 @@ def _page(run_id: str, tracking_uri: str | None) -> str | None:
     from mlflow_adk_eval.errors import TrackingError  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.tracking.client import page_of  # noqa: PLC0415
 
-    try:
+    with suppress(TrackingError):
         return page_of(run_id, tracking_uri=tracking_uri)
-    except TrackingError:
-        return None
+    return None
 
 
 _ON_SPARK = ("agent_version", "experiment", "run_name", "traces", "register_prompts", "signing_key", "tracking_uri")
@@ -310,7 +285,7 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
 
 @click.command(epilog=shared.EXIT_CODES, cls=Command)
 @click.argument("eval_set", metavar="EVAL_SET[:CASE,CASE]")
-@click.option(
+@option(
     "--actual",
     help="The agent's conversations: a recording, an eval set, ADK's result file, or runs:/ID. Default: those in EVAL_SET, if it is "
     "JSON Lines or Parquet.",
@@ -323,15 +298,7 @@ def _on_spark(path: str | list[str], staging: str | None, options: dict[str, Any
 @agent_output_option
 @shared.judges_group
 def score(
-    eval_set: str,
-    *,
-    actual: str | None,
-    config: Path | None,
-    baseline: str | None,
-    detailed: bool,
-    tracking_uri: str | None,
-    as_json: bool,
-    **options: Any,
+    eval_set: str, *, actual: str | None, config: Path | None, detailed: bool, tracking_uri: str | None, as_json: bool, **options: Any
 ) -> None:
     """Score recorded conversations without running an agent.
 
@@ -339,6 +306,7 @@ def score(
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
+    baseline = options.pop("baseline")
     compared = None if baseline is None else _recording(baseline, tracking_uri)
     with (
         agent_output(options.pop("agent_output")) as aside,

@@ -294,23 +294,25 @@ def _need(
     drop = detect * abs(average) if CRITERIA.is_quantity(name) else detect
     # The smallest drop that so many cases show, and how many show the one that is to be found.
     detectable, needed, to_pass, until_decided = None, None, None, None
-    if spread.value is not None and drop and spread.passes:
-        share = spread.value**2
-        detectable = planning.detectable_rate_drop(share, len(values), confidence=confidence, power=power)
-        needed = planning.rate_cases_needed(share, min(drop, 1.0), confidence=confidence, power=power)
-    elif spread.value is not None and drop:
-        detectable = planning.detectable_drop(spread.value, len(values), confidence=confidence, power=power)
-        needed = planning.cases_needed(spread.value, drop, confidence=confidence, power=power)
+    how = {"confidence": confidence, "power": power}
     if spread.value is not None and drop:
+        if spread.passes:
+            detectable = planning.detectable_rate_drop(spread.value**2, len(values), **how)
+            needed = planning.rate_cases_needed(spread.value**2, min(drop, 1.0), **how)
+        else:
+            detectable, needed = (
+                planning.detectable_drop(spread.value, len(values), **how),
+                planning.cases_needed(spread.value, drop, **how),
+            )
         least, most = (0.0, 1.0) if name == CASE_PASS_RATE else report.config.bounds(name)
         if not (bounded := math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
             least, most = (end(map(mean, values.values())) for end in (min, max))
-        to_pass = planning.cases_to_exclude(drop, spread.value, width=most - least, confidence=confidence, power=power)
+        width = most - least
+        to_pass = planning.cases_to_exclude(drop, spread.value, width=width, **how)
         if bounded and num_runs == 1:
-            expected = 2 * pvariance(map(mean, values.values()))
-            until_decided = cases_until_decided(
-                drop, spread.value, width=most - least, passes=spread.passes, expected=expected, confidence=confidence
-            )
+            varies = 2 * pvariance(map(mean, values.values()))
+            passes = spread.passes
+            until_decided = cases_until_decided(drop, spread.value, width=width, passes=passes, expected=varies, confidence=confidence)
     return Need(
         measure=name,
         cases=len(values),

@@ -233,9 +233,8 @@ def assessment_of(
             "vote_errors": "\n".join(beginning(storable_text(error, secrets), _LONGEST_SAYING) for error in errors),
         }
         judged = {name: fitted(storable_text(text, secrets), _LONGEST_METADATA) for name, text in voting.items() if text}
-    assessed = Assessed(
-        name=assessment_name(result.criterion), metadata={"status": status, "threshold": repr(result.threshold), **judged}, judge=judge
-    )
+    metadata = {"status": status, "threshold": repr(result.threshold), **judged}
+    assessed = Assessed(name=assessment_name(result.criterion), metadata=metadata, judge=judge)
     if status == "scored" and score is not None:
         return replace(assessed, value=float(score), rationale=reason or "")
     return replace(assessed, code="JUDGE_ERROR" if votes else _NOT_EVALUATED if status == "skipped" else "ERROR", error=reason or "")

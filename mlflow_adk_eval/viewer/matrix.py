@@ -173,9 +173,7 @@ def _found_in(side: OpenRun) -> tuple[_OfCases, dict[str, Verdict]]:
 
 def _rank(one: _Scores | None) -> tuple[int, float]:
     """Return how early a cell comes, worst first: those that missed by their scores, then those without a score, then the rest."""
-    if one is None:
-        return _ABSENT, 0.0
-    return _RANKS[one.state], one.gain(one.mean, 0.0) or 0.0
+    return (_RANKS[one.state], one.gain(one.mean, 0.0) or 0.0) if one else (_ABSENT, 0.0)
 
 
 def _loss(scores: Sequence[_OfCases], eval_id: str, criterion: str) -> tuple[int, float]:
@@ -187,9 +185,8 @@ def _loss(scores: Sequence[_OfCases], eval_id: str, criterion: str) -> tuple[int
             continue
         gain = one.gain(one.mean, first.mean) or 0.0
         missed, lost = (first.state == "reached" and one.state == state for state in ("missed", "missing"))
-        losses.append(
-            (0 if missed else 1 if lost or (one.mean is None and first.mean is not None) else 2 if gain < 0 else 3 if gain else 4, gain)
-        )
+        lost = lost or (one.mean is None and first.mean is not None)
+        losses.append((0 if missed else 1 if lost else 2 if gain < 0 else 3 if gain else 4, gain))
     return min(losses)
 
 

@@ -82,20 +82,17 @@ Getter = Callable[[Any], str]
 
 def filtered(items: Sequence[T], facets: Mapping[str, tuple[str, Getter]], query: Query) -> tuple[list[T], list[Facet]]:
     """Return the items that the query asks for, and what can be asked for: each value with how many the other filters leave of it."""
-    wanted = {name: query.get(name) for name in facets}
+
+    def left(but: str = "") -> list[T]:
+        active = [(get, value) for name, (_, get) in facets.items() if name != but and (value := query.get(name))]
+        return [item for item in items if all(get(item) == value for get, value in active)]
+
     found: list[Facet] = []
     for name, (title, get) in facets.items():
-        others = [(facets[other][1], value) for other, value in wanted.items() if value and other != name]
-        counts = Counter(get(item) for item in items if all(read(item) == value for read, value in others))
-        chosen = wanted[name]
-        choices = tuple(
-            Tab(value, count, query(**{name: "" if value == chosen else value}), value == chosen)
-            for value, count in counts.most_common()
-            if value
-        )
-        found.append(Facet(name, title, chosen, choices, query(**{name: ""})))
-    active = [(facets[name][1], value) for name, value in wanted.items() if value]
-    return [item for item in items if all(read(item) == value for read, value in active)], found
+        chosen, counts = query.get(name), [pair for pair in Counter(map(get, left(name))).most_common() if pair[0]]
+        tabs = (Tab(value, count, query(**{name: "" if value == chosen else value}), value == chosen) for value, count in counts)
+        found.append(Facet(name, title, chosen, tuple(tabs), query(**{name: ""})))
+    return left(), found
 
 
 @dataclass(frozen=True, slots=True)
