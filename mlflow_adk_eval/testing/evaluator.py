@@ -81,22 +81,9 @@ def renamed(result: CaseResult, eval_id: str) -> CaseResult:
     return replace(result, eval_id=eval_id, results=results)
 
 
-COLUMNS = (
-    "eval_set_id",
-    "eval_id",
-    "metric_name",
-    "threshold",
-    "score",
-    "eval_status",
-    "prompt",
-    "expected_response",
-    "actual_response",
-    "expected_tool_calls",
-    "actual_tool_calls",
-    "run_index",
-    "invocation_index",
-    "reason",
-)
+_JUDGED = ("eval_set_id", "eval_id", "metric_name", "threshold", "score", "eval_status")
+_SAID = ("prompt", "expected_response", "actual_response", "expected_tool_calls", "actual_tool_calls")
+COLUMNS = (*_JUDGED, *_SAID, "run_index", "invocation_index", "reason")
 """ADK's eleven, then ours."""
 
 
@@ -345,9 +332,7 @@ def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_fi
         for report in reports:
             for case in report.cases:
                 print(text_of(conversation_lines(case, report.config)), end="\n\n")  # noqa: T201 - the caller asks for it
-    failures: list[str] = []
-    flaky: list[str] = []
-    empty: list[str] = []
+    failures, flaky, empty = list[str](), list[str](), list[str]()
     for file, report in zip(files, reports, strict=True):
         for case in report.cases:
             if case.verdict != "passed":

@@ -107,9 +107,7 @@ def kind_of(case: CaseResult) -> str:
     >>> kind_of(CaseResult(eval_id="a", run_index=0, conversation=conversation, expected=None, results=()))
     'agent failed'
     """
-    if case.verdict != "undecided":
-        return case.verdict
-    return "agent failed" if case.error else "undecided"
+    return "agent failed" if case.verdict == "undecided" and case.error else case.verdict
 
 
 def summary_of(case: CaseResult) -> str:

@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Begin, if there is an agent."""
-    if not _given(config, "agent"):
+    if not _value(config, "agent", str):
         return
     from mlflow_adk_eval.testing.pytest_session import AdkOptions, PytestSession  # noqa: PLC0415 - only where there is an agent
 
@@ -65,22 +65,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(PytestSession(config, options), "mlflow_adk_eval_session")
 
 
-def _given(config: pytest.Config, name: str) -> str | None:
-    """Return an option; a path in the ini file starts at the ini file."""
-    value: str | None = config.getoption(f"adk_{name}")
-    if value is not None:
-        return value or None
-    found: str | None = config.getini(f"adk_{name}") or None
-    if found and name in ("agent", "config", "replay") and (name == "config" or (config.rootpath / found).exists()):
-        return str(config.rootpath / found)
-    return found
-
-
 def _value(config: pytest.Config, name: str, kind: Callable[[str], Any]) -> Any:
-    """Return the value of an option; a number must be above 0."""
-    value = _given(config, name)
-    if value is None or kind not in (int, float):
-        return None if value is None else kind(value)
+    """Return the value of an option; a path in the ini file starts at the ini file, and a number must be above 0."""
+    value: str | None = config.getoption(f"adk_{name}")
+    if value is None:
+        value = config.getini(f"adk_{name}")
+        if value and name in ("agent", "config", "replay") and (name == "config" or (config.rootpath / value).exists()):
+            value = str(config.rootpath / value)
+    if not value or kind not in (int, float):
+        return kind(value) if value else None
     try:
         number = kind(value)
     except ValueError:
