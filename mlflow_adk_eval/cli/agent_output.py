@@ -38,7 +38,6 @@ agent_output_option = click.option(
     "--agent-output",
     type=click.Choice(["file", "show"]),
     default="file",
-    show_default=True,
     envvar=_VARIABLE,
     help="Where your agent's prints and logs go: to a file in .adk_eval/agent_output, or to standard error.",
 )

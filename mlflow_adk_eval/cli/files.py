@@ -198,8 +198,8 @@ def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
 @click.command(epilog=shared.exit_codes("written, or accepted", "the model wrote nothing"))
 @click.argument("agent", required=False)
 @click.option("-o", "--output", type=shared.PATH, help="The eval set to write.")
-@click.option("--count", type=shared.COUNT, default=10, show_default=True, help="The number of cases.")
-@click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", show_default=True, help="The model that writes them.")
+@click.option("--count", type=shared.COUNT, default=10, help="The number of cases.")
+@click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", help="The model that writes them.")
 @click.option("--instruction", default="", help="The topic of the cases. Default: everything the agent does.")
 @click.option("--context", default="", help="Data that the agent's tools can return, so that users ask for things that exist.")
 @click.option(
@@ -282,7 +282,7 @@ def _accept(named: str, *, as_json: bool) -> None:
 @click.option("--filter", "filter_string", metavar="FILTER", help="The traces matching an MLflow filter, each with its whole session.")
 @click.option("--experiment", help="The MLflow experiment, by name or id. Default: the active one.")
 @click.option("--sample", type=shared.COUNT, help="Draw at most this many cases at random. Default: all.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The random seed of --sample.")
+@click.option("--seed", type=int, default=0, help="The random seed of --sample.")
 @click.option("--eval-set-id", help="The id of the eval set. Default: the file name.")
 @shared.redact_option
 @click.option("-o", "--output", required=True, type=shared.PATH, help="The eval set to write.")

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Write a CSV file to -o with the N judged turns most worth labelling, without the verdicts.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The random seed of --sample.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="The random seed of --sample.")
 @click.option(
     "-o", "--output", type=shared.PATH, help="The file to write: the calibration for a gate policy or, with --sample, the sheet to label."
 )
@@ -104,8 +104,8 @@ def _names(assessments: tuple[str, ...]) -> str | dict[str, str] | None:
 @click.option("--items", type=shared.PATH, help="A JSON Lines file of labelled answers. Default: 72 that ship with the package.")
 @click.option("--labels", type=shared.PATH, help="Instead of --items: a CSV file of labels, as for `calibrate`.")
 @click.option("--run", "run", metavar="RUN_ID", help="The run that --labels belongs to. Its answers are judged again.")
-@click.option("--votes", type=shared.COUNT, default=3, show_default=True, help="How often to ask each question.")
-@click.option("--experiment", default="judge_bench", show_default=True, help="The MLflow experiment to log the results to.")
+@click.option("--votes", type=shared.COUNT, default=3, help="How often to ask each question.")
+@click.option("--experiment", default="judge_bench", help="The MLflow experiment to log the results to.")
 @click.option("--no-log", is_flag=True, help="Log nothing to MLflow.")
 @shared.judge_host_option
 @shared.judge_limit_options
@@ -192,15 +192,9 @@ def ledger_prune(
 _RAPID = shared.exit_codes("answered, or stopped by a signal", "a judge or the service gave no answer", "bad usage or a bad request")
 
 _evaluator_options = shared.together(
-    click.option(
-        "--backend",
-        type=click.Choice(["local", "vertex"]),
-        default="local",
-        show_default=True,
-        help="Evaluate on this machine or with Vertex AI.",
-    ),
+    click.option("--backend", type=click.Choice(["local", "vertex"]), default="local", help="Evaluate on this machine or with Vertex AI."),
     click.option("--judge", metavar="MODEL|MODULE:NAME", help="A model or function that judges. Default: gemini-2.5-flash."),
-    click.option("--num-samples", type=shared.COUNT, default=5, show_default=True, help="Votes per instance."),
+    click.option("--num-samples", type=shared.COUNT, default=5, help="Votes per instance."),
     click.option(
         "--early-stop",
         is_flag=True,
@@ -234,16 +228,16 @@ def evaluate(file: str, **options: Any) -> None:
 
 
 @rapid_eval.command(epilog=_RAPID)
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on. Other machines need a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8085, show_default=True, help="The port; 0 picks a free one.")
+@click.option("--host", default="127.0.0.1", help="The address to listen on. Other machines need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8085, help="The port; 0 picks a free one.")
 @click.option(
     "--token",
     envvar="MLFLOW_ADK_EVAL_RAPID_TOKEN",
     default="",
     help="The token clients must send. Prefer MLFLOW_ADK_EVAL_RAPID_TOKEN: other users of the machine can see arguments.",
 )
-@click.option("--max-body", type=shared.COUNT, default=1_000_000, show_default=True, help="The largest request in bytes.")
-@click.option("--concurrency", type=shared.COUNT, default=256, show_default=True, help="Requests to evaluate in parallel; others wait.")
+@click.option("--max-body", type=shared.COUNT, default=1_000_000, help="The largest request in bytes.")
+@click.option("--concurrency", type=shared.COUNT, default=256, help="Requests to evaluate in parallel; others wait.")
 @_evaluator_options
 def serve(*, host: str, port: int, token: str, max_body: int, concurrency: int, **options: Any) -> None:
     """Serve Google's API over REST until stopped by a signal.

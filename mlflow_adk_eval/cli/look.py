@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 @click.command("view", epilog=shared.NO_VERDICT)
 @shared.store_option
 @click.option("--experiment", metavar="NAME", help="Show only runs of this experiment, by name or id. Default: all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8086, show_default=True, help="The port; 0 picks a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8086, help="The port; 0 picks a free one.")
 @click.option(
     "--mlflow-url", metavar="URL", help="The address of MLflow's web UI, for links. Default: the tracking server, if there is one."
 )
-@click.option("--browser/--no-browser", default=True, show_default=True, help="Open the page in a browser.")
+@click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 @click.option("--label", is_flag=True, help="Also let you label judges' verdicts, for `calibrate`.")
 def view_command(**options: Any) -> None:
     """Browse runs, cases and turns on this machine.
@@ -48,7 +48,7 @@ _UNTRUSTED = "MLflow is unreachable, or the report was changed after the run"
 
 @click.command("report", epilog=shared.exit_codes("saved", _UNTRUSTED, "no such run, no report in it, or bad usage", "the disk is full"))
 @click.argument("run_id")
-@click.option("-o", "--output", type=shared.PATH, default=_NAME, show_default=True, help="The file or folder to write to.")
+@click.option("-o", "--output", type=shared.PATH, default=_NAME, help="The file or folder to write to.")
 @shared.force_option
 @shared.mlflow_options
 def report_command(run_id: str, *, output: Path, force: bool, tracking_uri: str | None, as_json: bool) -> None:
@@ -162,7 +162,7 @@ def compare_command(
     help="A criterion, or case_pass_rate. Repeatable. Default: every criterion with a threshold, and case_pass_rate.",
 )
 @click.option("--baseline", metavar="RUN_ID", help="An earlier run of the same cases, to estimate how much versions differ.")
-@click.option("--power", type=shared.SHARE, default=0.8, show_default=True, help="The probability of detecting that drop.")
+@click.option("--power", type=shared.SHARE, default=0.8, help="The probability of detecting that drop.")
 @shared.confidence_option
 @click.option("--num-runs", type=shared.COUNT, help="Planned repeats of each case. Default: as in RUN_ID.")
 @click.option(

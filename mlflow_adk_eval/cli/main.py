@@ -68,6 +68,7 @@ def _writing() -> Generator[None]:
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 120,
+        "show_default": True,
         "token_normalize_func": lambda word: word.replace("_", "-"),  # the one form in which click compares options and choices
     },
 )
@@ -76,7 +77,6 @@ def _writing() -> Generator[None]:
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     envvar="MLFLOW_ADK_EVAL_LOG_FORMAT",
     help="json: log to standard error, one JSON object per line. Also MLFLOW_ADK_EVAL_LOG_FORMAT.",
 )
@@ -89,7 +89,7 @@ def cli(*, log_format: str) -> None:
 
 
 @click.command(epilog=NO_VERDICT)
-@click.option("--folder", type=PATH, default=Path("demo"), show_default=True, help="The folder for the demo's MLflow store.")
+@click.option("--folder", type=PATH, default=Path("demo"), help="The folder for the demo's MLflow store.")
 @click.option("--copy", "target", metavar="FOLDER", type=PATH, help="Copy the example's files into a new or empty FOLDER, and run nothing.")
 def demo(*, folder: Path, target: Path | None) -> None:
     """Promote a good agent and reject a regressed one.

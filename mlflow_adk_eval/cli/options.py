@@ -87,18 +87,15 @@ detailed_option = option(
     "--print-detailed-results", "--detailed", "detailed", is_flag=True, help="Print every turn with its scores and reasons."
 )
 redact_option = option("--redact", metavar="MODULE:FUNCTION", help="Apply this function to every text from users, tools and the agent.")
-confidence_option = option("--confidence", type=SHARE, default=0.95, show_default=True, help="The confidence level of intervals and tests.")
+confidence_option = option("--confidence", type=SHARE, default=0.95, help="The confidence level of intervals and tests.")
 baseline_option = option("--baseline", metavar="FILE|runs:/ID", help="The recording or earlier run that pairwise criteria compare against.")
-workers_option = option(
-    "--workers", type=COUNT, default=1, show_default=True, help="Processes that score recordings with computed criteria."
-)
+workers_option = option("--workers", type=COUNT, default=1, help="Processes that score recordings with computed criteria.")
 dry_run_option = option("--dry-run", is_flag=True, help="Report the decision without moving the alias.")
 wait_option = option(
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
     default=60,
-    show_default=True,
     metavar="SECONDS",
     help="Seconds to wait for another promotion to the same alias.",
 )
@@ -164,9 +161,9 @@ judges_group = option_group("Judges", judge_options, help="Judges, requests and 
 """The same under a heading, for commands that have many options."""
 
 conversation_options = together(
-    option("--num-runs", type=COUNT, default=1, show_default=True, help="Times to repeat each conversation."),
+    option("--num-runs", type=COUNT, default=1, help="Times to repeat each conversation."),
     option("--agent-name", help="The sub-agent to evaluate instead of the root agent."),
-    option("--concurrency", type=COUNT, default=4, show_default=True, help="Conversations to run in parallel."),
+    option("--concurrency", type=COUNT, default=4, help="Conversations to run in parallel."),
     option("--case-timeout", "case_timeout_s", type=POSITIVE, help="Seconds allowed for one case. Default: no limit."),
     option("--turn-timeout", "turn_timeout_s", type=POSITIVE, help="Seconds the agent has to answer one message. Default: no limit."),
     option("--user-simulator", metavar="MODEL|MODULE:NAME", help="A model or function that plays the user. Default: the config's model."),
@@ -205,7 +202,7 @@ def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = Judg
         limits = {field: values.pop(name) for name, field in _JUDGE_LIMITS.items()}
         values["judge_options"] = adk_eval.JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
     if "judge" in values:
-        names = (values["judge"],) if isinstance(values["judge"], str) else values["judge"] or ()
+        names = (values["judge"]) if isinstance(values["judge"], str) else values["judge"] or ()
         judges = [model_or_object(name, "--judge", error=judge_error) for name in names]
         values["judge"] = judges if len(judges) > 1 else next(iter(judges), None)
     if "user_simulator" in values:

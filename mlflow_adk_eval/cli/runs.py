@@ -26,7 +26,7 @@ _LONGEST = 40
 
 @click.command("runs", epilog=NO_VERDICT)
 @click.option("--experiment", metavar="NAME", help="List only runs of this experiment, by name or id. Default: all.")
-@click.option("--limit", type=COUNT, default=20, show_default=True, metavar="N", help="List at most this many runs, the latest.")
+@click.option("--limit", type=COUNT, default=20, metavar="N", help="List at most this many runs, the latest.")
 @mlflow_options
 def runs_command(*, experiment: str | None, limit: int, tracking_uri: str | None, as_json: bool) -> None:
     """List the latest runs, to name one in another command.
