@@ -86,8 +86,7 @@ def agent_output(where: str | None = None, *, log_level: str | None = None) -> G
     streams, hook, ended, home = (sys.stdout, sys.stderr), sys.breakpointhook, Event(), Path.cwd()
     with tempfile.TemporaryFile() as raw, ExitStack() as rest:
         fcntl.fcntl(raw, fcntl.F_SETFL, os.O_APPEND)
-        ours = _copies(*streams)
-        if ours:
+        if ours := _copies(*streams):
             _lead_to(ours[1].fileno() if shown else raw.fileno())
             sys.breakpointhook = lambda *given, **named: _debug(hook, ours[1].fileno(), *given, **named)
         else:  # a process of somebody else's, with streams of their own

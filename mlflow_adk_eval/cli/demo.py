@@ -109,8 +109,7 @@ def _attempt(title: str, agent: str, project: Path, store: str) -> tuple[str, De
     command = f"$ mlflow-adk-eval promote {MODEL} --version {version} --alias champion --run-id {run_id} --policy {_POLICY}"
     screen.print(Text(command, style="bold"), soft_wrap=True)
     screen.print(decision_view(decision))
-    holder = f"champion is now version {version}" if decision.passed else "champion was not moved"
-    screen.print(Text(f"{holder}\n"))
+    screen.print(Text(f"champion is now version {version}\n" if decision.passed else "champion was not moved\n"))
     return run_id, decision
 
 

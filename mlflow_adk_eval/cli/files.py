@@ -234,8 +234,7 @@ def generate(agent: str | None, *, output: Path | None, accept: str | None, mode
     subject, setup = resolve_agent(shared.agent_path(agent)), judge_setup(**shared.arguments(options))
     writer = model_or_object(model, "--model")
     with opened(setup.ledger) as ledger:
-        asking = replace(setup, answers=ledger)
-        generated = wait(lambda: generated_cases(subject, writer, asking, **wanted))
+        generated = wait(lambda: generated_cases(subject, writer, replace(setup, answers=ledger), **wanted))
     name, cases, usage = stem_of(output), len(generated.cases), generated.usage
     write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
     fewer = f"; wanted {wanted['count']}, but {generated.problem}" if generated.problem else ""
@@ -259,8 +258,7 @@ def _accept(named: str, *, as_json: bool) -> None:
         raise UsageError(f"{file}: wanted an eval set in JSON; remove the tag {GENERATED!r} from these rows yourself")
     eval_set = adk_eval.load_eval_set(file)
     chosen = select(eval_set, selected or eval_set.eval_ids)
-    marked = {case.eval_id for case in chosen.eval_cases if GENERATED in case.tags}
-    if not marked:
+    if not (marked := {case.eval_id for case in chosen.eval_cases if GENERATED in case.tags}):
         raise UsageError(f"{named}: no case has the tag {GENERATED!r}, so there is nothing to accept")
     cases = list(eval_set.eval_cases)
     for index, case in enumerate(eval_set.eval_cases):

@@ -77,9 +77,8 @@ def calibrate(
     console().print(calibration_view(calibration, confidence))
     run_ids = [run.run_id for run in calibration.runs]
     if output is None:
-        named = [f"--assessment={each}" for each in assessments]
-        again = command("calibrate", *run_ids, *named, labels=labels, output="calibration.json", tracking_uri=tracking_uri)
-        click.echo(f"next: {again}")
+        words = ["calibrate", *run_ids, *(f"--assessment={each}" for each in assessments)]
+        click.echo(f"next: {command(*words, labels=labels, output='calibration.json', tracking_uri=tracking_uri)}")
         return
     policies = [*Path().glob("gate.yaml"), *Path().glob("*/gate.yaml")]
     policy = policies[0] if len(policies) == 1 else Path("gate.yaml")

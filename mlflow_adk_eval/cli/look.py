@@ -189,12 +189,9 @@ def power_command(run_id: str, *, as_json: bool, **options: Any) -> None:
         screen.print(f"Spread of {measures}: {spread}.", style="dim", markup=False)
     lacking = [need for need in analysis.needs if not need.enough]
     most = max((need for need in lacking if need.needed is not None), key=lambda need: need.needed or 0, default=None)
-    conclusion = "The spread between versions is unknown: run each case several times, or name a baseline."
-    if not lacking:
-        conclusion = "There are enough cases."
-    elif most:
-        conclusion = f"Too few cases: {most.measure} needs {most.needed:,}."
-    screen.print(conclusion, markup=False)
+    unknown = "The spread between versions is unknown: run each case several times, or name a baseline."
+    too_few = f"Too few cases: {most.measure} needs {most.needed:,}." if most else unknown
+    screen.print(too_few if lacking else "There are enough cases.", markup=False)
     if (passing := max(analysis.needs, key=lambda need: need.to_pass or 0)).to_pass and passing.to_pass > passing.cases:
         text = f"An equally good version passes max_drop {passing.drop:.3g} of {passing.measure} from about {passing.to_pass:,} cases on"
         text += f", or with --until-decided after about {passing.until_decided:,} on average." if passing.until_decided else "."

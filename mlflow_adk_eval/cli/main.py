@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 from cloup import Group, Section
@@ -37,20 +36,6 @@ _HELP = {"-h", "--help", "--version"}
 """After which alone click ends a command itself."""
 
 
-class _Commands(Group):
-    """Commands whose output cannot be written end in a way of ours: click would end the process with 1 where a pipe is closed."""
-
-    def make_context(self, *args: Any, **more: Any) -> click.Context:
-        """Parse the command line, and print the help."""
-        with _writing():
-            return super().make_context(*args, **more)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        with _writing():
-            return super().invoke(ctx)
-
-
 @contextmanager
 def _writing() -> Generator[None]:
     try:
@@ -60,6 +45,13 @@ def _writing() -> Generator[None]:
         if error.errno != errno.EPIPE and str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
             raise
         raise OutputError(f"standard output cannot be written: {error.strerror}") from None
+
+
+class _Commands(Group):
+    """Commands whose output cannot be written end in a way of ours: click would end the process with 1 where a pipe is closed."""
+
+    make_context = _writing()(Group.make_context)
+    invoke = _writing()(Group.invoke)
 
 
 @click.group(
@@ -173,8 +165,7 @@ def _failure(error: BaseException) -> AdkEvalError:
         case _ if not isinstance(error, Exception):
             return _stopped(f"raised {type(error).__name__}")
         case OSError() if error.errno in (*FULL, errno.EROFS):
-            room = f"Free disk space, or set TMPDIR to another folder (now {tempfile.gettempdir()})"
-            return RunError(f"cannot write: {error}. {room}")
+            return RunError(f"cannot write: {error}. Free disk space, or set TMPDIR to another folder (now {tempfile.gettempdir()})")
         case _:
             with suppress(OSError):
                 traceback.print_exception(error)

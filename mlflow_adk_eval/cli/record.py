@@ -58,8 +58,7 @@ def _version(agent: str, agent_name: str | None) -> str:
     from mlflow_adk_eval.agents.source import git_state, source_of  # noqa: PLC0415
 
     source = source_of(resolve_agent(shared.agent_path(agent), agent_name=agent_name))
-    state = git_state(source.folder) if source.folder else None
-    if state is not None:
+    if source.folder and (state := git_state(source.folder)):
         return state.commit + (f"+{state.diff_sha256[:8]}" if state.diff else "")
     return f"sha256:{source.sha256}" if source.sha256 else ""
 

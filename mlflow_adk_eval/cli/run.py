@@ -37,8 +37,7 @@ _MADE_HERE = ("mlflow.db", "mlruns", ".adk_eval")
 
 def _set_features(context: click.Context, parameter: click.Parameter, named: tuple[str, ...]) -> None:  # noqa: ARG001 - click's
     """Switch the features on or off that are named, separated by commas."""
-    names = [name.strip() for each in named for name in each.split(",") if name.strip()]
-    if names:
+    if names := [name.strip() for each in named for name in each.split(",") if name.strip()]:
         from mlflow_adk_eval.agents.adk.agent import set_features  # noqa: PLC0415 - `--help` stays fast
 
         set_features(dict.fromkeys(names, parameter.name == "enable_features"))

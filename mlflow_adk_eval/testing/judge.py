@@ -136,8 +136,7 @@ class ScriptedJudge(ResolvedJudge):
             return self._script
         if not isinstance(self._script, Mapping):
             return self._script(request)
-        names = [name for name in self._script if request.name.startswith(name)]
-        if not names:
+        if not (names := [name for name in self._script if request.name.startswith(name)]):
             raise ValueError(f"it has no entry for {request.name!r}, only for {', '.join(self._script) or 'nothing'}")
         return self._script[max(names, key=len)]
 

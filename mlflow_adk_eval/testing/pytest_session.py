@@ -252,18 +252,15 @@ class Results:
             missed = one.passed < len(one.scores)
             yield total, {"green" if one.passed == len(one.tallies) else "red" if missed else "yellow": True}
         flaky = flaky_of(lines)
-        for case in flaky[:_MAX_FLAKY]:
-            yield f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}
+        yield from ((f"flaky: {case.eval_id}: {case.summary}", {"yellow": True}) for case in flaky[:_MAX_FLAKY])
         if len(flaky) > _MAX_FLAKY:
             yield f"and {len(flaky) - _MAX_FLAKY} more flaky cases", {"yellow": True}
         if self.missing:
             yield f"{self.missing} of {len(self.planned)} selected cases did not finish", {"yellow": True}
         if outage := format_outages(self.judging, self.simulating):
             yield outage, {"red": True}
-        for sentence in circumstances(lines, self.judging, self.simulating).values():
-            yield sentence, {}
-        for text, bad in self.notes:
-            yield text, {"red": True} if bad else {}
+        yield from ((sentence, {}) for sentence in circumstances(lines, self.judging, self.simulating).values())
+        yield from ((text, {"red": True} if bad else {}) for text, bad in self.notes)
 
 
 def log_results(results: Results, done: Sequence[tuple[Job, ExecutedCase]], cases: Cases, experiment: str) -> str:
@@ -507,8 +504,7 @@ class PytestSession:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a result."""
-        found = getattr(report, _LINE, None)
-        if found:
+        if found := getattr(report, _LINE, None):
             self._results.lines[report.nodeid] = CaseLine.from_json(found)
         elif report.skipped:
             self._results.planned.discard(report.nodeid)

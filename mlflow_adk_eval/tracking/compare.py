@@ -252,8 +252,7 @@ def power(  # noqa: PLR0913 - as many options
         if name not in measures:
             raise UsageError(f"criterion {name!r}: the run has no scores for it. {did_you_mean(name, measures)}".strip())
     deciding = [name for name, summary in now.summaries().items() if summary.threshold is not None]
-    chosen = list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]
-    if not chosen:
+    if not (chosen := list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]):
         raise UsageError("the run has no scores to compute power from")
     runs = num_runs or now.num_runs
     return PowerAnalysis(

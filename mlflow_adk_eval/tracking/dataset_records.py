@@ -179,8 +179,7 @@ def _with_response(case: EvalCase, record: Stored, source: str) -> EvalCase:
 
 def _edited(record: Stored, name: str) -> bool:
     """Whether a part is another than the one that was pushed, or nobody knows."""
-    part = record.inputs if name == _INPUTS else record.expectations[name]
-    return bool(record.tags.get(f"{_HASH}{name}") != _hash(part))
+    return bool(record.tags.get(f"{_HASH}{name}") != _hash(record.inputs if name == _INPUTS else record.expectations[name]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +272,8 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
         renamed = {fields[name]: value for name, value in expected.items()}
         case = parse(EvalCase, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
     else:
-        turns = _turns(inputs[names[0]], source)
-        case = row_of({**beside, **_cells(turns, expected, source)}, source).case
-    return EvalCase.model_validate({**case.model_dump(mode="json", exclude_unset=True), OTHERS: others}) if others else case
+        case = row_of({**beside, **_cells(_turns(inputs[names[0]], source), expected, source)}, source).case
+    return EvalCase.model_validate({**_given(case), OTHERS: others}) if others else case
 
 
 def _turns(messages: Any, source: str) -> list[Json]:

@@ -91,8 +91,7 @@ def push_eval_set(
             _logger.warning("dataset %r: deleting %d records that were added in MLflow but are not in the eval set", dataset.name, others)
         present: Mapping[str, Any] = dataset.tags or {}
         stale = [key for key in present if key.startswith(FIELDS) and key not in tags]
-        changed = {key: value for key, value in tags.items() if present.get(key) != value}
-        if changed:
+        if changed := {key: value for key, value in tags.items() if present.get(key) != value}:
             client.set_dataset_tags(dataset_id, changed)
         for key in stale:
             client.delete_dataset_tag(dataset_id, key)
@@ -125,8 +124,7 @@ def keep_as_dataset(client: MlflowClient, eval_set: EvalSet, digest: str, experi
     try:
         with reaching_mlflow("the eval set is not on the Datasets page", HASTY):
             store = DatasetStore(client)
-            known = store.kept(name, digest, experiment_id)
-            if not known:
+            if not (known := store.kept(name, digest, experiment_id)):
                 created = client.create_dataset(name, experiment_id, _fields_tags(eval_set))
                 # Jobs that make one at the same time find the same one to be the oldest.
                 known = store.kept(name, digest, experiment_id) or [created]

@@ -251,20 +251,12 @@ def _logged(bench: JudgeBench, experiment: str, tracking_uri: str | None) -> Jud
         metrics, params = list[Metric](), [Param("items", bench.source[:_LONGEST])]
         for number, one in enumerate(bench.scores):
             params.append(Param(f"judge.{number}", fitted(one.judge, _LONGEST)))
-            measures: dict[str, float | None] = {
-                name + end: value
-                for name, share in one.rates.items()
-                for end, value in zip(("", "_low", "_high"), share or (), strict=False)
-            }
-            measures |= {name: getattr(one, name) for name in _NUMBERS}
-            metrics += [
-                Metric(f"judge.{number}/{name}", float(value), run.info.start_time, 0)
-                for name, value in measures.items()
-                if value is not None
-            ]
+            ends = ("", "_low", "_high")
+            measures = [(name + end, value) for name, share in one.rates.items() for end, value in zip(ends, share or (), strict=False)]
+            measures += [(name, value) for name in _NUMBERS if (value := getattr(one, name)) is not None]
+            metrics += [Metric(f"judge.{number}/{name}", float(value), run.info.start_time, 0) for name, value in measures]
         client.log_batch(run_id, metrics=metrics, params=params)
-        rows = bench.answers
-        client.log_table(run_id, {name: [row[name] for row in rows] for name in rows[0]}, ANSWERS)
+        client.log_table(run_id, {name: [row[name] for row in bench.answers] for name in bench.answers[0]}, ANSWERS)
         logged = replace(bench, run_id=run_id)
         client.log_text(run_id, json.dumps(logged.to_json(), ensure_ascii=False, indent=2), RESULTS)
         client.set_terminated(run_id)

@@ -243,8 +243,7 @@ def _case(row: CaseRow, sides: Sequence[ComparedRun], texts: Texts, *, alone: bo
     views = [case_view(change, texts) if change else None for change in cut]
     because: dict[str, str] = {}
     for letter, view in zip(ascii_uppercase[1:], views, strict=False):
-        of_case = view and next(chain(view.causes, *(causes for _, _, causes in view.changes)), None)
-        if of_case:
+        if of_case := view and next(chain(view.causes, *(causes for _, _, causes in view.changes)), None):
             text = on_one_line(": ".join(filter(None, of_case)))
             because[text] = f"{because[text]}, {letter}" if text in because else letter
     return {

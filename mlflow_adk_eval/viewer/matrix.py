@@ -196,8 +196,7 @@ def _row(
     cells: list[tuple[Cell | None, ...]] = []
     for name in names:
         of_name = [of_side.get(eval_id, {}).get(name) for of_side in scores]
-        before = (None, *repeat(of_name[0], len(sides) - 1))
-        cells.append(tuple(map(_cell, sides, of_name, before)))
+        cells.append(tuple(map(_cell, sides, of_name, (None, *repeat(of_name[0], len(sides) - 1)))))
     latest = max(number for number, one in enumerate(verdicts) if eval_id in one)
     worst = min(scores[latest][eval_id].values(), key=_rank)
     return Row(eval_id, tuple(one.get(eval_id) for one in verdicts), case_link(sides[latest], worst.place), tuple(cells))

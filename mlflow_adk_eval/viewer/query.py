@@ -39,8 +39,7 @@ class Query:
     def __call__(self, path: str = "", **changes: Any) -> str:
         """Return the address with other parameters, from the first page on; empty ones are left out."""
         changed = {"page": "", **changes}
-        kept = [(name, value) for name, value in self.params if name not in changed]
-        return link(path or self.path, *kept, **changed)
+        return link(path or self.path, *((name, value) for name, value in self.params if name not in changed), **changed)
 
 
 def link(path: str, *params: tuple[str, str], **more: Any) -> str:

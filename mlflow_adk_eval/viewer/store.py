@@ -90,8 +90,7 @@ class OpenRun:
             part, index, rows = cases.part_of(place)
             reasons = (column[rows] for name, column in part.cells.items() if name.endswith("/reason"))
             case = part.documents[index * part.part.cases // part.part.case_runs]
-            values = [from_json(case), from_json(part.recorded[index]), *reasons]
-            texts.append("\n".join(_strings(values)).casefold())
+            texts.append("\n".join(_strings([from_json(case), from_json(part.recorded[index]), *reasons])).casefold())
         return texts
 
     def case(self, place: int) -> CaseResult:

@@ -168,8 +168,7 @@ def _steps_inside(tool: _Step) -> Iterator[_Step]:
 
 def _ends_unseen(turn: Span) -> bool:
     """Whether an agent had the last word without asking a model: a callback or code of its own, whose words no span has."""
-    last = max((span for span in turn.walk() if not span.children), key=lambda span: span.start_ns)
-    return _is_agent(last) and not turn.failed
+    return not turn.failed and _is_agent(max((span for span in turn.walk() if not span.children), key=lambda span: span.start_ns))
 
 
 def _not_captured(trace: Trace, turn: Span, tools: Sequence[_Step], *, models: bool, complete: bool) -> InputError:
@@ -218,22 +217,15 @@ def _taken(call: evals.FunctionCall, model: _Step, waiting: list[_Step]) -> _Ste
     named = [tool for tool in mine if tool.span.text(_TOOL) == call.name]
     same_args = [tool for tool in named if _args(tool.span) == (call.args or {})]
     same_id = [tool for tool in mine if call.id and tool.span.text(_CALL_ID) == call.id]
-    taken = next(iter((*same_id, *same_args, *named)), None)
-    if taken:
+    if taken := next(iter((*same_id, *same_args, *named)), None):
         waiting.remove(taken)
     return taken
 
 
 def _event(model: _Step, call: ModelCall, content: evals.Content | None = None) -> TurnEvent:
     """Return an answer of a model; without `content` only what it cost, as of a call that an agent made as a tool."""
-    return TurnEvent(
-        author=model.author,
-        content=content,
-        final=not is_busy(content),
-        grounding_metadata=call.grounding if content else None,
-        usage_metadata=call.usage,
-        model_version=call.version,
-    )
+    cost: evals.Json = {"usage_metadata": call.usage, "model_version": call.version, "final": not is_busy(content)}
+    return TurnEvent(author=model.author, content=content, grounding_metadata=call.grounding if content else None, **cost)
 
 
 def _returned(author: str, responses: Iterable[evals.FunctionResponse]) -> TurnEvent:

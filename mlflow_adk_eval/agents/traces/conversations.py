@@ -67,8 +67,7 @@ class TracedConversation:
             InputError: if a trace does not say what was said.
         """
         indexes = {int(index) for trace in self.traces if (index := trace.tags.get(TURN_INDEX, "")).isdigit()}
-        missing = sorted(set(range(max(indexes, default=-1) + 1)) - indexes)
-        if missing:
+        if missing := sorted(set(range(max(indexes, default=-1) + 1)) - indexes):
             lost = f"no trace of turn {', '.join(str(index + 1) for index in missing)}"
             raise unreadable(self.traces[0].id, f"case {self.case!r}", lost, "the traces of all turns before the last")
         problems: list[InputError] = []
@@ -133,8 +132,7 @@ def conversation_from_traces(traces: Any) -> Conversation:
         InputError: if a trace does not say what was said.
         UsageError: if these are no traces, or traces of several sessions.
     """
-    those = traces_of(traces)
-    if not those:
+    if not (those := traces_of(traces)):
         raise UsageError("traces: wanted at least one")
     sessions = list(dict.fromkeys(trace.session for trace in those if trace.session))
     if len(sessions) > 1:
@@ -231,8 +229,7 @@ class TracedCases:
             named = ", ".join(map(repr, eval_ids))
             way_out = "name the cases after the session ids, or set the tag adk.eval_case_id on the traces"
             conversation = Conversation(actual=(), error=f"{read.traced.label} matches several cases, {named}; {way_out}")
-        for eval_id in eval_ids:
-            yield eval_id, conversation
+        yield from ((eval_id, conversation) for eval_id in eval_ids)
 
     def _cases(self, read: ReadConversation) -> Sequence[str]:
         traced = read.traced
@@ -259,8 +256,7 @@ def recording_of_traces(traces: Any, eval_set: evals.EvalSet | None = None) -> R
         InputError: if traces that belong to no case do not say what was said, so that it cannot be told whether they should.
         UsageError: if these are no traces.
     """
-    read = [ReadConversation.of(traced) for traced in conversations_of(traces)]
-    if not read:
+    if not (read := [ReadConversation.of(traced) for traced in conversations_of(traces)]):
         raise UsageError("there are no traces to evaluate")
     cases = TracedCases(eval_set.eval_cases) if eval_set else None
     runs: dict[str, list[Conversation]] = {}

@@ -97,11 +97,8 @@ def manual_turn(trace: spans.Trace, span: spans.Span) -> spans.TracedTurn:
         InputError: if they do not hold what the user or the agent said.
     """
     tools = [tool for child in span.children for tool in child.outermost(lambda below: below.kind == "TOOL")]
-    models = [
-        model
-        for model in span.walk()
-        if model.kind in _MODELS and not any(below.kind in _MODELS for child in model.children for below in child.walk())
-    ]
+    # Of models within models only the innermost.
+    models = [one for one in span.walk() if one.kind in _MODELS and sum(below.kind in _MODELS for below in one.walk()) == 1]
     calls = [(tool, *_call(tool)) for tool in tools]
     final = _message_of(trace, span, span.outputs, _OUTPUTS) if span.outputs is not None else None
     agent = _agent(span)
@@ -137,9 +134,8 @@ def _agent(span: spans.Span) -> str:
 def _app_details(agent: str, turn: spans.Span, models: Sequence[spans.Span]) -> evals.AppDetails | None:
     """Return the instructions and tools with which models were asked first, as far as their spans say so."""
     requests = [span.inputs if isinstance(span.inputs, Mapping) else {"messages": span.inputs} for span in models]
-    messages = [
-        one for inputs in requests if isinstance(inputs.get("messages"), list) for one in inputs["messages"] if isinstance(one, Mapping)
-    ]
+    chats = [inputs["messages"] for inputs in requests if isinstance(inputs.get("messages"), list)]
+    messages = [one for chat in chats for one in chat if isinstance(one, Mapping)]
     texts = (one.get("instructions") or (_role(one) in {"system", "developer"} and _message(one, _INPUTS)) for one in messages)
     instructions = spans.instructions_of(turn.attributes) or next((text for text in texts if isinstance(text, str)), "")
     offered = [spans.decoded(span.attributes.get("mlflow.chat.tools")) for span in models]
@@ -190,8 +186,7 @@ def _last(messages: Sequence[Any], side: _Side) -> Any:
 
     What stands before the user's last message is no answer to it, but was said in turns before.
     """
-    texts = [one["text"] for one in messages if isinstance(one, Mapping) and _role(one) is None and isinstance(one.get("text"), str)]
-    if texts:
+    if texts := [one["text"] for one in messages if isinstance(one, Mapping) and _role(one) is None and isinstance(one.get("text"), str)]:
         return "\n".join(texts)
     of_user = [place for place, one in enumerate(messages) if isinstance(one, Mapping) and _role(one) in {"user", "human"}]
     now = messages[of_user[-1] + 1 :] if of_user and side is _OUTPUTS else messages

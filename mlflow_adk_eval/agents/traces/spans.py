@@ -410,11 +410,8 @@ def declarations(definitions: Iterable[Mapping[str, Any]]) -> Iterable[Json]:
     """Yield the tools as ADK's requests declare them."""
     names = {"description": "description", "name": "name", "parameters": "parameters_json_schema"}
     definitions = [{**tool, **(tool.get("function") or {})} for tool in definitions]
-    functions = [
-        {name: tool[key] for key, name in names.items() if tool.get(key) is not None}
-        for tool in definitions
-        if tool.get("type") == "function"
-    ]
+    functions = [tool for tool in definitions if tool.get("type") == "function"]
+    functions = [{name: tool[key] for key, name in names.items() if tool.get(key) is not None} for tool in functions]
     if functions:
         yield {"function_declarations": functions}
     yield from ({str(tool.get("name")): {}} for tool in definitions if tool.get("type") != "function")
