@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -193,6 +193,9 @@ Markup = dict[str, bool]
 _MAX_CAUSES, _MAX_FLAKY = 10, 10
 
 
+_JUDGING, _SIMULATING = "adk_judging", "adk_simulating"
+
+
 @dataclass(slots=True)
 class Results:
     """What the tests of a session found, wherever they ran."""
@@ -201,10 +204,8 @@ class Results:
     """The node ids of the cases that were selected."""
     lines: dict[str, CaseLine] = field(default_factory=dict[str, CaseLine])
     """The results, by node id."""
-    usages: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
-    """What the judges of each process took."""
-    simulations: list[JudgeUsage] = field(default_factory=list[JudgeUsage])
-    """What the models of each process that played users took."""
+    took: dict[str, list[JudgeUsage]] = field(default_factory=lambda: {_JUDGING: [], _SIMULATING: []})
+    """What the judges of each process, and the models that played users, took."""
     notes: list[tuple[str, bool]] = field(default_factory=list[tuple[str, bool]])
     """Sentences, each with whether it is bad news."""
 
@@ -216,12 +217,12 @@ class Results:
     @property
     def judging(self) -> JudgeUsage | None:
         """What all judges took; ``None`` where none was asked."""
-        return added(self.usages) if self.usages else None
+        return added(self.took[_JUDGING]) if self.took[_JUDGING] else None
 
     @property
     def simulating(self) -> JudgeUsage | None:
         """What all models that played users took; ``None`` where none did."""
-        return added(self.simulations) if self.simulations else None
+        return added(self.took[_SIMULATING]) if self.took[_SIMULATING] else None
 
     def note(self, text: str, *, bad: bool = False) -> None:
         """Add a sentence."""
@@ -229,13 +230,8 @@ class Results:
 
     def markdown(self) -> str:
         """Return the page for GitHub."""
-        return step_summary(
-            list(self.lines.values()),
-            missing=self.missing,
-            judging=self.judging,
-            simulating=self.simulating,
-            notes=[text for text, _ in self.notes],
-        )
+        lines, notes = list(self.lines.values()), [text for text, _ in self.notes]
+        return step_summary(lines, missing=self.missing, judging=self.judging, simulating=self.simulating, notes=notes)
 
     def terminal(self) -> Iterator[tuple[str, Markup]]:
         """Yield the lines for the terminal."""
@@ -244,9 +240,8 @@ class Results:
         for cause in causes_of_lines(lines)[:_MAX_CAUSES]:
             yield f"cause: {seen(str(cause))}", {"red" if cause.verdict == "failed" else "yellow": True}
         found = totals(lines)
-        widths = [
-            max((len(text) for text in texts), default=0) for texts in zip(*((one.criterion, one.threshold) for one in found), strict=True)
-        ]
+        columns = zip(*((one.criterion, one.threshold) for one in found), strict=True)
+        widths = [max(map(len, texts)) for texts in columns]
         for one in found:
             total = f"{one.criterion:<{widths[0]}}  {one.threshold:<{widths[1]}}  mean {one.evidence}  passed {one.passed} of {len(one.tallies)}"
             missed = one.passed < len(one.scores)
@@ -339,13 +334,10 @@ class Waiting:
             RunError: if everything was called off before.
         """
         coming = self._coming.pop(job.key, None)
-        try:
-            found = coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self.cases.execute(job)))
-        except CancelledError:
-            found = None
-        if found is None:
-            raise RunError("the session ended before this case was finished")
-        return found
+        with suppress(CancelledError):
+            if found := coming.result() if coming else BACKGROUND.call(lambda: self._until_closed(lambda: self.cases.execute(job))):
+                return found
+        raise RunError("the session ended before this case was finished")
 
     def close(self) -> None:
         """Call off what is under way, wait until it has ended, and give back what the judges hold."""
@@ -398,7 +390,6 @@ def _world(source: str | None) -> Recording | None:
 
 _LINE = "adk_case"
 """The attribute of a test report that carries the result, also from a worker of xdist."""
-_JUDGING, _SIMULATING = "adk_judging", "adk_simulating"
 
 
 class PytestSession:
@@ -454,15 +445,13 @@ class PytestSession:
 
     def _will_run(self, item: EvalCaseItem) -> bool:
         """Whether a test is sure to ask for its case; one that may be skipped must not cost anything before."""
-        if any(item.get_closest_marker(name) for name in ("skip", "skipif")):
+        never = any(mark.kwargs.get("run") is False for mark in item.iter_markers("xfail"))
+        if never or any(item.get_closest_marker(name) for name in ("skip", "skipif")):
             return False
-        if any(mark.kwargs.get("run") is False for mark in item.iter_markers("xfail")):
-            return False
-        try:
+        with suppress(AdkEvalError):
             self.prepare(item.job.file)
-        except AdkEvalError:
-            return False
-        return True
+            return True
+        return False
 
     def pytest_collect_file(self, file_path: Path, parent: pytest.Collector) -> EvalSetFile | None:
         """Collect an eval set."""
@@ -513,7 +502,7 @@ class PytestSession:
     def pytest_testnodedown(self, node: Any) -> None:
         """Take the accounts of a worker's judges, and of the models that played users."""
         output: dict[str, dict[str, Any] | None] = getattr(node, "workeroutput", {})
-        for key, usages in ((_JUDGING, self._results.usages), (_SIMULATING, self._results.simulations)):
+        for key, usages in self._results.took.items():
             if found := output.get(key):
                 usages.append(JudgeUsage(**found))
 
@@ -524,14 +513,13 @@ class PytestSession:
             self._ready.close()
             cases = self._ready.cases
         judges = cases.executor.judges if cases else None
-        usage, simulating = (judges.usage(), judges.simulating()) if judges else (None, None)
+        took = {_JUDGING: judges.usage(), _SIMULATING: judges.simulating()} if judges else {}
         to_controller: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if to_controller is not None:
-            to_controller[_JUDGING] = asdict(usage) if usage else None
-            to_controller[_SIMULATING] = asdict(simulating) if simulating else None
+            to_controller.update((key, asdict(usage)) for key, usage in took.items() if usage)
             return
-        self._results.usages += [usage] if usage else []
-        self._results.simulations += [simulating] if simulating else []
+        for key, usage in took.items():
+            self._results.took[key] += [usage] if usage else []
         if self.options.replay:
             self._results.note(f"tool calls {'and models ' * self.options.replay_models}replayed from {self.options.replay}")
         if cases and self.options.experiment:

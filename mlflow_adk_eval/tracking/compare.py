@@ -77,8 +77,12 @@ def marked(sides: Sequence[ComparedRun], runs: Sequence[ReadableRun], drift: Jud
     return before, after
 
 
-def readable_run(evidence: Evidence) -> ReadableRun:
+def readable_run(evidence: Evidence, done: str = "compared") -> ReadableRun:
     """Return what a run holds.
+
+    Args:
+        evidence: of the run.
+        done: what is to be done to it, for the error.
 
     Raises:
         UsageError: if it holds no evaluation.
@@ -90,7 +94,7 @@ def readable_run(evidence: Evidence) -> ReadableRun:
     if not isinstance(examined, ReadableRun):
         problems = examined.problems
         more = f"; and {len(problems) - _MAX_TOLD} more" if len(problems) > _MAX_TOLD else ""
-        raise TrackingError(f"run {evidence.run_id} cannot be compared: {'; '.join(problems[:_MAX_TOLD])}{more}")
+        raise TrackingError(f"run {evidence.run_id} cannot be {done}: {'; '.join(problems[:_MAX_TOLD])}{more}")
     return examined
 
 

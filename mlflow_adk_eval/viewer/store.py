@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError
+from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.gating import drift as judging
 from mlflow_adk_eval.gating.calibration import JudgedRun, judged_run
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
@@ -24,13 +24,13 @@ from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.report.findings import Causes, causes_of
 from mlflow_adk_eval.results.outcomes import CaseResult
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.examined import ReadableRun
 from mlflow_adk_eval.runs.listed import RunRow, listed_runs, row_of
 from mlflow_adk_eval.runs.manifest import Evidence, key_of_criterion
 from mlflow_adk_eval.runs.stored_run import StoredCases
 from mlflow_adk_eval.store.reaching import DECIDING, reaching_mlflow
 from mlflow_adk_eval.tracking.calibrate import Labelling
-from mlflow_adk_eval.tracking.compare import marked, run_of_examined
+from mlflow_adk_eval.tracking.compare import marked, readable_run, run_of_examined
 from mlflow_adk_eval.viewer.first_look import FirstLook, first_look
 from mlflow_adk_eval.viewer.registry import Registry, registry_of
 
@@ -244,10 +244,7 @@ class RunStore:
             if again or run_id not in self._begun:
                 self._begun[run_id] = self._read_of(run_id)
             row, evidence = self._begun.pop(run_id)
-            run = examine(evidence)
-            if not isinstance(run, ReadableRun):
-                raise TrackingError(f"run {run_id} cannot be shown: {'; '.join(run.problems[:3])}")
-            self._open[run_id] = opened = OpenRun(row, run)
+            self._open[run_id] = opened = OpenRun(row, readable_run(evidence, "shown"))
             if row.production:
                 with suppress(AdkEvalError), store_at(self.tracking_uri) as store:
                     opened.sample = store.artifact(run_id, SAMPLE)
