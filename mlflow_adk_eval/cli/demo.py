@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 from rich.text import Text
@@ -91,16 +91,9 @@ def _attempt(title: str, agent: str, project: Path, store: str) -> tuple[str, De
     screen = console()
     screen.print(Rule(title, align="left"))
     with progress_bar("evaluating") as progress:
-        report = adk_eval.evaluate(
-            project / "home_automation.evalset.json",
-            agent=agent,
-            config=project / "judged_config.json",
-            judge=importlib.import_module("home_automation_judge").names_and_numbers,
-            ledger=False,
-            experiment=EXPERIMENT,
-            tracking_uri=store,
-            progress=progress,
-        )
+        eval_set, config = project / "home_automation.evalset.json", project / "judged_config.json"
+        how: Any = {"judge": importlib.import_module("home_automation_judge").names_and_numbers, "ledger": False, "progress": progress}
+        report = adk_eval.evaluate(eval_set, agent=agent, config=config, experiment=EXPERIMENT, tracking_uri=store, **how)
     screen.print(report_view(report))
     version = adk_eval.register(report, MODEL, tracking_uri=store)
     screen.print(Text(f"MLflow run {report.run_id}, registered as version {version} of {MODEL}\n"))

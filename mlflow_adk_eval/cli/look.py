@@ -215,15 +215,8 @@ def _power_table(analysis: PowerAnalysis) -> Table:
         longest = max(map(len, heading.split()))
         table.add_column(heading, justify="left" if named else "right", overflow="fold", no_wrap=named, min_width=longest)
     for need in analysis.needs:
-        table.add_row(
-            escape(need.measure),
-            str(need.cases),
-            number(need.mean),
-            " to ".join(map(number, need.interval)) if need.interval else "–",
-            number(need.spread),
-            number(need.detectable),
-            number(need.drop),
-            *("–" if cases is None else f"{cases:,}" for cases in (need.needed, need.to_pass)),
-            style="" if need.enough else "yellow",
-        )
+        interval = " to ".join(map(number, need.interval)) if need.interval else "–"
+        numbers = (number(need.mean), interval, *map(number, (need.spread, need.detectable, need.drop)))
+        counts = ("–" if cases is None else f"{cases:,}" for cases in (need.needed, need.to_pass))
+        table.add_row(escape(need.measure), str(need.cases), *numbers, *counts, style="" if need.enough else "yellow")
     return table

@@ -68,15 +68,8 @@ def assert_gate(
             decision = stamped(decide(run, demanded, now=now), now)
         decision = replace(decision, run_id="(not logged)", notes=(*decision.notes, _NOTE))
     else:
-        decision = gate(
-            report,
-            demanded,
-            model=model,
-            reevaluate=reevaluate,
-            agent_version=agent_version,
-            tracking_uri=tracking_uri,
-            raise_on_failure=False,
-        )
+        named = {"model": model, "agent_version": agent_version, "tracking_uri": tracking_uri}
+        decision = gate(report, demanded, reevaluate=reevaluate, raise_on_failure=False, **named)
     if not decision.passed:
         page = StringIO()
         Console(file=page, width=140, highlight=False, no_color=True).print(decision_view(decision))

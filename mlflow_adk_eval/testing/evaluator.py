@@ -313,15 +313,12 @@ async def _reports(
             await each(work, range(len(jobs)), limit=cases.executor.limit)
         finally:
             await cases.executor.judges.aclose()
-    return tuple(
-        Report(
-            eval_set=file.eval_set,
-            config=file.config,
-            cases=CasesInMemory(found[index] for index, job in enumerate(jobs) if job.file is file),
-            num_runs=num_runs,
-        )
-        for file in files
-    )
+
+    def report_on(file: EvalFile) -> Report:
+        cases = CasesInMemory(found[index] for index, job in enumerate(jobs) if job.file is file)
+        return Report(eval_set=file.eval_set, config=file.config, cases=cases, num_runs=num_runs)
+
+    return tuple(map(report_on, files))
 
 
 def _conclude(files: Sequence[EvalFile], reports: Sequence[Report], *, output_file: str | Path | None, detailed: bool) -> None:

@@ -16,6 +16,7 @@ from mlflow.environment_variables import MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT
 from mlflow.tracking.default_experiment.registry import get_experiment_id
 
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.redact import without_credentials
 from mlflow_adk_eval.store.reaching import HASTY, created_experiment, existing, opened, reaching_mlflow
@@ -146,6 +147,8 @@ def every_trace(
     Each page is asked for by the time at which the last one ended. By the number of the page, which is what MLflow's token says, its store would
     walk over all traces of the pages before, and miss some or give some twice where others are written at the same time.
     """
+    how: Json = {"locations": [experiment_id], "run_id": run_id, "include_spans": include_spans, "max_results": page_size}
+    order = [f"timestamp_ms {'DESC' if latest_first else 'ASC'}"]
     reached: int | None = None
     token: str | None = None
     there: set[str] = set()
@@ -153,15 +156,7 @@ def every_trace(
     while True:
         conditions = [filter_string] if filter_string else []
         conditions += [] if reached is None else [f"attributes.timestamp_ms {'<=' if latest_first else '>='} {reached}"]
-        page = client.search_traces(
-            locations=[experiment_id],
-            run_id=run_id,
-            filter_string=" AND ".join(conditions) or None,
-            include_spans=include_spans,
-            max_results=page_size,
-            order_by=[f"timestamp_ms {'DESC' if latest_first else 'ASC'}"],
-            page_token=token,
-        )
+        page = client.search_traces(filter_string=" AND ".join(conditions) or None, order_by=order, page_token=token, **how)
         yield from (trace for trace in page if trace.info.trace_id not in there)
         if not page.token:
             return

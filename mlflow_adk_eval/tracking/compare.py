@@ -16,6 +16,7 @@ from mlflow_adk_eval.analysis.stats import power as planning
 from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.gating.drift import JudgeDrift, described
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.policy.model import Spend
@@ -258,16 +259,9 @@ def power(  # noqa: PLR0913 - as many options
     deciding = [name for name, summary in now.summaries().items() if summary.threshold is not None]
     if not (chosen := list(dict.fromkeys(criteria)) or [name for name in (CASE_PASS_RATE, *deciding) if name in measures]):
         raise UsageError("the run has no scores to compute power from")
-    runs = num_runs or now.num_runs
-    return PowerAnalysis(
-        run_id=now.run_id,
-        baseline_run_id=before.run_id if before else None,
-        detect=detect,
-        confidence=confidence,
-        power=power,
-        num_runs=runs,
-        needs=tuple(_need(name, now, measures[name], earlier.get(name), detect, confidence, power, runs) for name in chosen),
-    )
+    asked: Json = {"detect": detect, "confidence": confidence, "power": power, "num_runs": num_runs or now.num_runs}
+    needs = tuple(_need(name, now, measures[name], earlier.get(name), **asked) for name in chosen)
+    return PowerAnalysis(run_id=now.run_id, baseline_run_id=before.run_id if before else None, needs=needs, **asked)
 
 
 def _report(run: str | Report, tracking_uri: str | None) -> Report:
@@ -303,10 +297,8 @@ def _need(
             detectable = planning.detectable_rate_drop(spread.value**2, len(values), **how)
             needed = planning.rate_cases_needed(spread.value**2, min(drop, 1.0), **how)
         else:
-            detectable, needed = (
-                planning.detectable_drop(spread.value, len(values), **how),
-                planning.cases_needed(spread.value, drop, **how),
-            )
+            detectable = planning.detectable_drop(spread.value, len(values), **how)
+            needed = planning.cases_needed(spread.value, drop, **how)
         least, most = (0.0, 1.0) if name == CASE_PASS_RATE else report.config.bounds(name)
         if not (bounded := math.isfinite(least) and math.isfinite(most)):  # then it is the range of what was seen, as for the gate
             least, most = (end(map(mean, values.values())) for end in (min, max))

@@ -19,7 +19,7 @@ from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.inputs import EvalSetSource, load_inputs
 from mlflow_adk_eval.errors import AdkEvalError, EvalSetError, Problem, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset.files import DatasetInput
-from mlflow_adk_eval.evalset.models import EvalSet, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalSet, Json, eval_set_digest
 from mlflow_adk_eval.store.reaching import HASTY, existing, reaching_mlflow, retried
 from mlflow_adk_eval.tracking.client import connect, experiment_of
 from mlflow_adk_eval.tracking.dataset_records import Changes, Stored, cases_of, changes, records_of
@@ -75,7 +75,7 @@ def push_eval_set(
         experiment_id = experiment_of(client, experiment)
         # 1. The dataset to write to, a new one if there is none.
         name = loaded.eval_set_id if name is None else name
-        dataset = store.by_id(name) if is_dataset_id(name) else store.by_name(name, experiment_id)
+        dataset = store.named(name, experiment_id)
         if dataset is None:
             dataset = client.create_dataset(name, experiment_id)
         dataset_id = dataset.dataset_id
@@ -160,14 +160,10 @@ def pull_eval_set(dataset: Any, *, experiment: str | None = None, tracking_uri: 
     client = connect(tracking_uri)
     with reaching_mlflow(f"dataset {named!r} could not be read"):
         store = DatasetStore(client)
-        if is_dataset_id(named):
-            stored = store.by_id(named)
-        else:
-            known = store.by_name(named, experiment_of(client, experiment), only_there=experiment is not None)
-            if known is None:
-                where = f" in experiment {experiment!r}" if experiment is not None else ""
-                raise UsageError(f"there is no dataset {named!r}{where}")
-            stored = known
+        there = "" if is_dataset_id(named) else experiment_of(client, experiment)  # which may be created
+        if (stored := store.named(named, there, only_there=experiment is not None)) is None:
+            where = f" in experiment {experiment!r}" if experiment is not None else ""
+            raise UsageError(f"there is no dataset {named!r}{where}")
         records, tags = store.records(stored.dataset_id), stored.tags or {}
     source = f"dataset {stored.name!r}"
     text = "".join(str(tags[name]) for name in takewhile(tags.__contains__, map(_chunk, count(1))))
@@ -235,21 +231,15 @@ class DatasetStore:
     def _store(self) -> Any:
         return TracingClient(self.client.tracking_uri).store  # which MLflow keeps, and which alone has the records
 
-    def by_id(self, dataset_id: str) -> StoredDataset:
-        """Return a dataset.
+    def named(self, name: str, experiment_id: str, *, only_there: bool = False) -> StoredDataset | None:
+        """Return the dataset of an id, or of a name: the one in an experiment, else, unless it must be there, the only one anywhere.
 
         Raises:
-            UsageError: if there is none.
+            UsageError: if there is none of the id, or the name says too little, since several datasets may have one.
         """
-        with existing(f"dataset {dataset_id}"):
-            return self.client.get_dataset(dataset_id)
-
-    def by_name(self, name: str, experiment_id: str, *, only_there: bool = False) -> StoredDataset | None:
-        """Return the dataset of a name: the one in an experiment, else, unless it must be there, the only one anywhere.
-
-        Raises:
-            UsageError: if the name says too little, since several datasets may have one.
-        """
+        if is_dataset_id(name):
+            with existing(f"dataset {name}"):
+                return self.client.get_dataset(name)
         if not name.strip() or len(name) > _LONGEST_NAME:
             raise UsageError(f"dataset name {name[:60]!r}: wanted 1 to {_LONGEST_NAME} characters")
         named = self._named(name, [experiment_id])
@@ -278,16 +268,11 @@ class DatasetStore:
 
     def records(self, dataset_id: str) -> list[Stored]:
         """Return all records, in no particular order."""
-        return [
-            Stored(
-                record_id=str(record.dataset_record_id),
-                inputs=record.inputs,
-                expectations=dict(record.expectations or {}),
-                tags=dict(record.tags or {}),
-                created=record.created_time or 0,
-            )
-            for record in self.loaded(dataset_id)
-        ]
+        found: list[Stored] = []
+        for one in self.loaded(dataset_id):
+            held: Json = {"inputs": one.inputs, "expectations": dict(one.expectations or {}), "tags": dict(one.tags or {})}
+            found.append(Stored(record_id=str(one.dataset_record_id), created=one.created_time or 0, **held))
+        return found
 
     def loaded(self, dataset_id: str) -> list[Any]:
         """Return all records as MLflow's own objects."""

@@ -172,15 +172,10 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
         backend = {"backend": "judge"} if isinstance(settings, VertexSettings) else {}
         own[eval_id][name] = settings.model_dump(mode="json", exclude_unset=True) | backend
     criteria = {name: settings for each in own.values() for name, settings in each.items()}
-    eval_set = run.eval_set
     recorded = recording_of_run(run_id, tracking_uri).runs
-    return BenchSet(
-        source=source,
-        eval_set=eval_set.model_copy(update={"eval_cases": tuple(eval_set.named(set(own)).values())}),
-        actual={eval_id: list(recorded[eval_id][0].actual) for eval_id in own},
-        config={"criteria": criteria, "case_criteria": own},
-        cells=cells,
-    )
+    actual = {eval_id: list(recorded[eval_id][0].actual) for eval_id in own}
+    eval_set = run.eval_set.model_copy(update={"eval_cases": tuple(run.eval_set.named(set(own)).values())})
+    return BenchSet(source=source, eval_set=eval_set, actual=actual, config={"criteria": criteria, "case_criteria": own}, cells=cells)
 
 
 def _row(contender: Contender, cell: BenchCell, result: CriterionResult) -> dict[str, Any]:

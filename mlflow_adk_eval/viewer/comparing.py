@@ -262,18 +262,12 @@ def _turns(changes: Sequence[CaseChange | None], texts: Texts) -> Iterator[Share
     for turns in zip_longest(*(change.turns if change else () for change in changes)):
         known = [turn for turn in turns if turn]
         first = known[0]
-        sides = (
-            _said(first, first.before, texts, now=False),
-            *(_said(turn, turn.after, texts, now=True) if turn else None for turn in turns),
-        )
+        later = (_said(turn, turn.after, texts, now=True) if turn else None for turn in turns)
+        sides = (_said(first, first.before, texts, now=False), *later)
         spoken = next((side for turn in known for side in (turn.after, turn.before) if side), None)
-        yield SharedTurn(
-            number=first.index + 1,
-            user=texts.words(spoken.user) if spoken else "",
-            wanted=texts.words(first.expected_response),
-            sides=sides,
-            criteria=tuple(dict.fromkeys(cell.criterion for turn in known for cell in turn.cells if cell.decides)),
-        )
+        user, wanted = texts.words(spoken.user) if spoken else "", texts.words(first.expected_response)
+        criteria = dict.fromkeys(cell.criterion for turn in known for cell in turn.cells if cell.decides)
+        yield SharedTurn(first.index + 1, user, wanted, sides, tuple(criteria))
 
 
 def _said(turn: TurnChange, side: ComparedTurn | None, texts: Texts, *, now: bool) -> Said | None:

@@ -137,15 +137,10 @@ def matrix_of(sides: Sequence[OpenRun], query: Query, eval_ids: Collection[str] 
         sorts = tuple((query(sort=f"-{key}" if order == key else key), {key: up, f"-{key}": down}.get(order, "")) for key in keys)
         heads.append(Head(name, format_threshold(one.threshold, greater_is_better=one.greater_is_better), sorts))
     page = paged(ids, query, ROWS_A_PAGE)
-    return Matrix(
-        letters=ascii_uppercase[: len(sides)],
-        names=tuple(side.row.name for side in sides),
-        heads=tuple(heads),
-        rows=tuple(_row(eval_id, sides, scores, verdicts, tuple(names)) for eval_id in page.items),
-        page=page,
-        by_change=query(sort="change") if len(sides) > 1 else "",
-        sorted_by_change=order == "change",
-    )
+    rows = tuple(_row(eval_id, sides, scores, verdicts, tuple(names)) for eval_id in page.items)
+    letters, called = ascii_uppercase[: len(sides)], tuple(side.row.name for side in sides)
+    by_change = query(sort="change") if len(sides) > 1 else ""
+    return Matrix(letters, called, tuple(heads), rows, page, by_change, sorted_by_change=order == "change")
 
 
 _OfCases = Mapping[str, Mapping[str, _Scores]]
@@ -207,19 +202,13 @@ def _cell(side: OpenRun, one: _Scores | None, before: _Scores | None) -> Cell | 
         return None
     score, earlier = one.mean, before.mean if before else None
     gain = one.gain(score, earlier)
-    difference = f"{gain if one.planned.greater_is_better else -gain:+.2g}".replace("-", "−") if gain else ""
+    change = f"{gain if one.planned.greater_is_better else -gain:+.2g}".replace("-", "−") if gain else ""
+    change = "lost" if score is None and earlier is not None else change
     threshold = format_threshold(one.planned.threshold, greater_is_better=one.planned.greater_is_better)
     scored = format_scored(len(one.scores), one.runs) if one.scores else ""
     text = format_mean(score, one.planned.threshold)
     said = {"missed": f"misses {threshold}", "reached": f"reaches {threshold}", "plain": "information"}
     about = "not evaluated" if score is None else ", ".join(filter(None, (text, scored, said.get(one.state, "not evaluated"))))
     about += f"; A: {format_number(earlier, 'not evaluated')}" if before else ""
-    return Cell(
-        state=one.state,
-        text=text,
-        scored=scored,
-        change="lost" if score is None and earlier is not None else difference,
-        better=bool(gain and gain > 0),
-        about=about,
-        href=case_link(side, one.place),
-    )
+    href = case_link(side, one.place)
+    return Cell(state=one.state, text=text, scored=scored, change=change, better=bool(gain and gain > 0), about=about, href=href)

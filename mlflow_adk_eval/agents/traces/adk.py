@@ -83,18 +83,12 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     for model, call in sorted([*known, *within], key=lambda pair: pair[0].span.start_ns):  # as they were when they first asked a model
         agents.setdefault(model.author, evals.AgentDetails(name=model.author, instructions=call.instructions, tool_declarations=call.tools))
     ids = (span.text("gcp.vertex.agent.invocation_id") for model in models for span in (model.span, *model.inner))
-    return TracedTurn(
-        invocation=evals.Invocation(
-            invocation_id=next(filter(None, ids), trace.id),
-            user_content=user,
-            final_response=final,
-            intermediate_data=evals.InvocationEvents(invocation_events=events),
-            app_details=evals.AppDetails(agent_details=agents) if agents else None,
-            **spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools)),
-        ),
-        error=error_of(span),
-        agent=_agent_of(span),
-    )
+    times = spent(span, (model.timed for model in (*models, *inside)), (tool.span for tool in tools))
+    said: evals.Json = {"invocation_id": next(filter(None, ids), trace.id), "user_content": user, "final_response": final}
+    details = evals.AppDetails(agent_details=agents) if agents else None
+    done = evals.InvocationEvents(invocation_events=events)
+    invocation = evals.Invocation(intermediate_data=done, app_details=details, **said, **times)
+    return TracedTurn(invocation=invocation, error=error_of(span), agent=_agent_of(span))
 
 
 def _calls(models: Iterable[_Step]) -> list[tuple[_Step, ModelCall]]:

@@ -376,13 +376,9 @@ class Redactor:
                 )
             case None:
                 done = evals.IntermediateData()
-        return evals.Invocation(
-            invocation_id=turn.invocation_id,
-            user_content=self.content(turn.user_content),
-            final_response=self.content(turn.final_response) if turn.final_response else None,
-            intermediate_data=done,
-            creation_timestamp=turn.creation_timestamp,
-        )
+        kept: evals.Json = {"invocation_id": turn.invocation_id, "creation_timestamp": turn.creation_timestamp}
+        final = self.content(turn.final_response) if turn.final_response else None
+        return evals.Invocation(user_content=self.content(turn.user_content), final_response=final, intermediate_data=done, **kept)
 
     def content(self, content: evals.Content) -> evals.Content:
         """Return a message with its texts redacted."""

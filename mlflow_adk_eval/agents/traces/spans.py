@@ -223,16 +223,8 @@ def _flat(span: Any) -> tuple[Span, str]:
     for event, given in events:  # before instructions were an attribute of OpenTelemetry's conventions, they were an event
         if event == "gen_ai.system.message" and given and given.get("content"):
             attributes.setdefault(_INSTRUCTIONS, decoded(given["content"]))
-    return Span(
-        id=identity,
-        name=name,
-        kind=str(attributes.get("mlflow.spanType") or ""),
-        start_ns=int(start),
-        end_ns=int(end or start),
-        failed=code.endswith("ERROR"),
-        error=message or "",
-        attributes=attributes,
-    ), parent
+    ended: Json = {"start_ns": int(start), "end_ns": int(end or start), "failed": code.endswith("ERROR"), "error": message or ""}
+    return Span(id=identity, name=name, kind=str(attributes.get("mlflow.spanType") or ""), attributes=attributes, **ended), parent
 
 
 def _grown(identity: str, below: Mapping[str, Sequence[Span]]) -> tuple[Span, ...]:
@@ -263,12 +255,8 @@ def spent(turn: Span, models: Iterable[Span], tools: Iterable[Span]) -> dict[str
     model, tool = [span.seconds for span in models], [span.seconds for span in tools]
     model_s = union_s(model)
     start, end = turn.seconds
-    return {
-        "creation_timestamp": start,
-        "duration": round(end - start, 3),
-        "model_duration": round(model_s, 3),
-        "tool_duration": round(union_s(model + tool) - model_s, 3),
-    }
+    times = {"duration": end - start, "model_duration": model_s, "tool_duration": union_s(model + tool) - model_s}
+    return {"creation_timestamp": start, **{name: round(seconds, 3) for name, seconds in times.items()}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,14 +310,10 @@ def model_call(span: Span, inner: Sequence[Span]) -> ModelCall | None:
     messages = decoded(attributes.get("gen_ai.input.messages"))
     if not isinstance(messages, list):
         return None
-    return ModelCall(
-        request=_contents(messages),
-        answer=_joined(_contents(decoded(attributes.get("gen_ai.output.messages")) or ())),
-        usage=usage_of(attributes),
-        version=model_name(attributes),
-        instructions=instructions_of(attributes),
-        tools=tuple(declarations(decoded(attributes.get("gen_ai.tool.definitions")) or ())),
-    )
+    answer = _joined(_contents(decoded(attributes.get("gen_ai.output.messages")) or ()))
+    tools = tuple(declarations(decoded(attributes.get("gen_ai.tool.definitions")) or ()))
+    about: Json = {"usage": usage_of(attributes), "version": model_name(attributes), "instructions": instructions_of(attributes)}
+    return ModelCall(request=_contents(messages), answer=answer, tools=tools, **about)
 
 
 def usage_of(attributes: Mapping[str, Any]) -> Json | None:
