@@ -112,7 +112,58 @@ def records_of(
         only_unpassed: whether to leave out the rows that passed.
     """
     for case, row, feedback in assessed_rows(results, table, secrets, only_unpassed=only_unpassed):
-        yield _record(eval_set_id, case, row, feedback, secrets)
+        index = row["invocation_index"]
+        turn = TurnPair(case, index)
+        actual, expected = turn.actual, turn.expected
+        expectations: dict[str, Any] = {}
+        if expected:
+            expectations = {"expected_response": row["expected_response"]} if expected.final_response else {}
+            expectations["expected_tool_calls"] = row["expected_tool_calls"]
+        # What the eval set says is the same in every run; what a recording says may differ.
+        user = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
+        ending = case.ending if index == max(len(case.actual), 1) - 1 else None
+        tools, models, injections = list[ToolCall](), list[ModelCall](), case.injections
+        if actual:
+            # The calls of tools, with what the tool environment did to them.
+            answered = actual.answered_calls()
+            done = by_call(injections, index, [call.name or "" for call, _ in answered]) if injections else [None] * len(answered)
+            tools = [
+                ToolCall(
+                    name=storable_text(call.name or "tool", secrets),
+                    args=called["args"],
+                    response=storable(answer.response, secrets) if answer else None,
+                    injected=storable_text(str(injection or ""), secrets),
+                )
+                for (call, answer), called, injection in zip(answered, row["actual_tool_calls"] or (), done, strict=True)
+            ]
+            # The calls of models, and how many calls of tools came before each.
+            before = 0
+            for event in actual.events:
+                if event.usage_metadata is not None or event.model_version is not None:
+                    counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
+                    tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
+                    models.append(ModelCall(model=storable_text(event.model_version or "model", secrets), after=before, tokens=tokens))
+                before += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
+        # By which MLflow pairs rows of two runs.
+        identity = f"{eval_set_id}/{case.eval_id}/{index}/{case.run_index}"
+        yield TraceRecord(
+            request_id=hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
+            eval_id=case.eval_id,
+            run_index=case.run_index,
+            invocation_index=index,
+            request_preview=f"[{fitted(row['key'], _LONGEST_KEY)}] {user}"[:PREVIEW],
+            user=row["user"],
+            response=row["actual_response"] or "",
+            error=row["agent_error"] or "",
+            duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
+            calls=tuple(tools),
+            feedback=feedback,
+            expectations=expectations,
+            models=tuple(models),
+            ending=ending.reason if ending else "",
+            ending_detail=storable_text(ending.detail, secrets) if ending else "",
+            injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in injections if one.invocation_index == index),
+        )
 
 
 def assessed_rows(
@@ -128,61 +179,6 @@ def assessed_rows(
         verdict = row["verdict"] or ("undecided" if case.error else None)
         if not only_unpassed or verdict in {"failed", "undecided"}:
             yield case, row, tuple(_feedback(case, cast, row, verdict, secrets))
-
-
-def _record(eval_set_id: str, case: CaseResult, row: Mapping[str, Any], feedback: tuple[Assessed, ...], secrets: Secrets) -> TraceRecord:
-    index = row["invocation_index"]
-    turn = TurnPair(case, index)
-    actual, expected = turn.actual, turn.expected
-    expectations: dict[str, Any] = {}
-    if expected:
-        expectations = {"expected_response": row["expected_response"]} if expected.final_response else {}
-        expectations["expected_tool_calls"] = row["expected_tool_calls"]
-    # What the eval set says is the same in every run; what a recording says may differ.
-    user = storable(expected.user_text, secrets) if expected and expected.user_text else row["user"]
-    ending = case.ending if index == max(len(case.actual), 1) - 1 else None
-    tools, models, injections = list[ToolCall](), list[ModelCall](), case.injections
-    if actual:
-        # The calls of tools, with what the tool environment did to them.
-        answered = actual.answered_calls()
-        done = by_call(injections, index, [call.name or "" for call, _ in answered]) if injections else [None] * len(answered)
-        tools = [
-            ToolCall(
-                name=storable_text(call.name or "tool", secrets),
-                args=called["args"],
-                response=storable(answer.response, secrets) if answer else None,
-                injected=storable_text(str(injection or ""), secrets),
-            )
-            for (call, answer), called, injection in zip(answered, row["actual_tool_calls"] or (), done, strict=True)
-        ]
-        # The calls of models, and how many calls of tools came before each.
-        before = 0
-        for event in actual.events:
-            if event.usage_metadata is not None or event.model_version is not None:
-                counted = tokens_of([event.usage_metadata]) if event.usage_metadata else {}
-                tokens = {name: int(counted.get(name, 0)) for name in TOKENS} if counted else None
-                models.append(ModelCall(model=storable_text(event.model_version or "model", secrets), after=before, tokens=tokens))
-            before += sum(part.function_call is not None for part in (event.content.parts if event.content else None) or ())
-    # By which MLflow pairs rows of two runs.
-    identity = f"{eval_set_id}/{case.eval_id}/{index}/{case.run_index}"
-    return TraceRecord(
-        request_id=hashlib.sha256(identity.encode("utf-8", "replace")).hexdigest(),
-        eval_id=case.eval_id,
-        run_index=case.run_index,
-        invocation_index=index,
-        request_preview=f"[{fitted(row['key'], _LONGEST_KEY)}] {user}"[:PREVIEW],
-        user=row["user"],
-        response=row["actual_response"] or "",
-        error=row["agent_error"] or "",
-        duration_ms=round(1000 * (actual.duration or 0)) if actual else 0,
-        calls=tuple(tools),
-        feedback=feedback,
-        expectations=expectations,
-        models=tuple(models),
-        ending=ending.reason if ending else "",
-        ending_detail=storable_text(ending.detail, secrets) if ending else "",
-        injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in injections if one.invocation_index == index),
-    )
 
 
 def _feedback(case: CaseResult, cast: Cast, row: Mapping[str, Any], verdict: str | None, secrets: Secrets) -> Iterator[Assessed]:
