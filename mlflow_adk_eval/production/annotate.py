@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -55,11 +55,10 @@ def write_assessments(client: MlflowClient, experiment_id: str, report: Report, 
     rows = trace_rows(store, experiment_id)
     cases = iter(report.cases)
     while some := [loaded(case) for case in islice(cases, _CASES_AT_ONCE)]:
-        assessments = list(_assessments(some, report, origin, last, secrets))
+        assessments = _assessments(some, report, origin, last, secrets)
         if rows:
             written += rows.assess(assessments)
             continue
-        by_trace = grouped((str(one.trace_id), one) for one in assessments)
 
         def of_trace(entry: tuple[str, Sequence[Assessment]]) -> int:
             trace_id, wanted = entry
@@ -71,20 +70,22 @@ def write_assessments(client: MlflowClient, experiment_id: str, report: Report, 
                 raise
             return sum(_created(store, one) for one in wanted if one.assessment_id not in there)
 
+        parts = grouped((THROUGH in (one.metadata or {}), one) for one in assessments)
         with ThreadPoolExecutor(_REQUESTS if isinstance(store, RestStore) else 1) as pool:
-            written += sum(pool.map(of_trace, by_trace.items()))
+            for part in (parts.get(False, ()), parts.get(True, ())):  # so that whoever is killed leaves no mark on what is incomplete
+                written += sum(pool.map(of_trace, grouped((str(one.trace_id), one) for one in part).items()))
     return written
 
 
 def _assessments(
     cases: Sequence[CaseResult], report: Report, origin: Mapping[str, str], last: Mapping[str, str], secrets: Secrets
-) -> Iterator[Assessment]:
-    """Yield the assessments of some conversations, each on the trace of its turn."""
+) -> list[Assessment]:
+    """Return the assessments of some conversations, each on the trace of its turn; the last one of each marks the conversation as scored."""
     cases = [case for case in cases if case.verdict != "undecided" or case.conversation.unfinished]
     through = {case.eval_id: last.get(case.eval_id) or _trace_of(case.expected[-1].invocation_id) for case in cases if case.expected}
     table, _ = clean_table(table_of(cases, report.criteria), secrets)
     turns = {(case.eval_id, index): turn.invocation_id for case in cases for index, turn in enumerate(case.expected or ())}
-    now = int(time.time() * 1000)
+    now, made, last_of = int(time.time() * 1000), list[Assessment](), dict[str, Assessment]()
     for case, row, several in assessed_rows(cases, table, secrets):
         turn = turns[case.eval_id, row["invocation_index"]]
         for given in several:
@@ -92,9 +93,13 @@ def _assessments(
             assessed = replace(given, value=False, code="", error="", rationale=error) if error else given
             digest = hashlib.sha256(f"{turn}/{origin[CONFIG_DIGEST]}/{assessed.name}".encode()).hexdigest()
             place = {"trace_id": _trace_of(turn), "create_time_ms": now, "last_update_time_ms": now}
-            feedback = feedback_of(assessed, {**origin, THROUGH: through[case.eval_id]}, **place)
+            feedback = feedback_of(assessed, origin, **place)
             feedback.assessment_id = f"a-{digest[:32]}"
-            yield feedback
+            made.append(feedback)
+            last_of[case.eval_id] = feedback
+    for eval_id, feedback in last_of.items():
+        feedback.metadata = {**(feedback.metadata or {}), THROUGH: through[eval_id]}
+    return made
 
 
 def _trace_of(invocation_id: str) -> str:

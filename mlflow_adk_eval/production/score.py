@@ -37,7 +37,7 @@ from mlflow_adk_eval.agents.traces.spans import decoded, traces_of
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import TrackingError, UsageError, shown
+from mlflow_adk_eval.errors import InputError, TrackingError, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import dumps_recorded
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, SessionInput
@@ -352,7 +352,8 @@ class _Spool:
                     twice = UsageError(f"it is part of session {name}, which was drawn as well") if name in stratum_of else None
                     agent, trace_id, row = _row_of(name, stratum, twice or found)
                 except UsageError as error:
-                    unreadable.append(f"{seen.name}: {' '.join(str(error).split())}")
+                    why = error.problems[0] if isinstance(error, InputError) else error
+                    unreadable.append(f"{seen.name}: {' '.join(str(why).split())}")
                     continue
                 rows.write(row)
                 names.add(agent)

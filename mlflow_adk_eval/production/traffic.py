@@ -76,7 +76,7 @@ class Seen:
         self.ended &= state != "IN_PROGRESS"
         for one in info.assessments or ():
             if one.metadata and one.metadata.get(CONFIG_DIGEST) == config_digest:
-                self.through.add(one.metadata.get(THROUGH, ""))
+                self.through |= {one.metadata[THROUGH]} if THROUGH in one.metadata else set()
             human = one.feedback is not None and one.valid is not False and one.source.source_type == "HUMAN"
             value: Any = one.feedback.value if human and one.feedback else None
             self.disliked |= human and isinstance(value, bool | str) and (value.lower() if isinstance(value, str) else value) in _NEGATIVE

@@ -97,6 +97,10 @@ def reaching_mlflow(what: str, limits: Mapping[str, str] = PATIENT) -> Generator
                 what = what.removesuffix(" cannot be reached")
                 remedy = "Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
                 raise TrackingError(f"{what}: the credentials are missing or wrong (401). {remedy}") from None
+            if _DENIED.search(str(error)):
+                raise TrackingError(
+                    f"{what}: MLflow denies you the permission (403); you need READ on the experiment to read, and EDIT to write"
+                ) from None
             raise TrackingError(f"{what}: {_reason(error)}") from None
 
 
@@ -114,6 +118,7 @@ def _is_of_mlflow(error: Exception) -> bool:
     return any(module.partition(".")[0] in {"mlflow", "sqlalchemy"} for module in modules)
 
 
+_DENIED = re.compile(r"error code 403\b|403 Client Error|^PERMISSION_DENIED")
 _REFUSED = re.compile(r"error code 401\b|not authenticated|401 Client Error")
 
 
