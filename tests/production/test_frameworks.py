@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -45,7 +46,9 @@ def test_one_command_scores_what_a_framework_left(store: str, framework: str, tm
 
     assert (again.exit_code, "nothing to score" in again.stdout) == (0, True), again.stdout + again.stderr
     assert {trace: values(some) for trace, some in assessments(store).items()} == found
-    (run,) = MlflowClient(store).search_runs([MlflowClient(store).get_experiment_by_name("production").experiment_id])
+    client = MlflowClient(store)
+    known: Any = client.get_experiment_by_name("production")
+    (run,) = client.search_runs([known.experiment_id])
     assert run.data.params["adk_eval.production"] == "score"
 
 

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow import MlflowClient
@@ -94,6 +95,7 @@ def test_the_next_call_finishes_what_a_killed_one_began(
     assert "nothing to score" in again.stdout
     assert {trace: values(some) for trace, some in assessments(server.uri, experiment).items()} == found
     client = MlflowClient(server.uri)
-    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    known: Any = client.get_experiment_by_name(experiment)
+    runs = client.search_runs([known.experiment_id])
     # One that was killed as soon as its run was complete may have left that, without the mark of production.
     assert sum(run.data.params.get("adk_eval.production") == "score" for run in runs) == 1 + elsewhere
