@@ -262,9 +262,8 @@ def planned(
             digest, source = run.params.get("adk_eval.config_digest", ""), f"run {run.run_id}, {CONFIG}"
             try:
                 if digest not in configs:
-                    read = parse_config(
-                        decode(run.store.artifact(run.run_id, f"{FOLDER}/{CONFIG}") or b"", source, error=ConfigError), source
-                    )
+                    content = run.store.artifact(run.run_id, f"{FOLDER}/{CONFIG}") or b""
+                    read = parse_config(decode(content, source, error=ConfigError), source)
                     configs[read.digest()] = read
                 asked = kept.judges_of(configs[digest], run.params) if digest in configs else {}
                 same = {name: known for name, known in asked.items() if name in criteria and judges[name] == known}
@@ -311,13 +310,9 @@ def history_of(listed: Sequence[JudgedRun], judge: str, pin: AttestationPin | No
     with_anchors = sum(bool(some) and known[run_id].started > since for run_id, some in runs.items())
     needed = anchors_to_find(rest, with_anchors) if rest else None
     began = {run_id: one.started for run_id, one in known.items()}
-    return JudgeHistory(
-        judge=judge,
-        changes=tuple(Change(drift=one, since=began[one.since_run], unsure=tuple(began[run] for run in one.unsure)) for one in changes),
-        runs=with_anchors,
-        anchors=len(rest),
-        needed=ceil(needed * with_anchors / len(rest)) if needed else None,
-    )
+    needed = ceil(needed * with_anchors / len(rest)) if needed else None
+    dated = tuple(Change(drift=one, since=began[one.since_run], unsure=tuple(began[run] for run in one.unsure)) for one in changes)
+    return JudgeHistory(judge=judge, changes=dated, runs=with_anchors, anchors=len(rest), needed=needed)
 
 
 def _chain_problems(store: RunStore, listed: Sequence[JudgedRun], judge: str) -> Iterator[str]:

@@ -85,13 +85,8 @@ def _metric(report: Report, case: CaseResult, result: CriterionResult, outcome: 
             given["details"] = {_DETAILS[result.criterion]: dict(outcome.details)}
     if isinstance(settings, JudgedSettings) and (rubric_scores := list(_rubric_scores(outcome, votes))):
         given["details"] = {"rubric_scores": rubric_scores}
-    return adk.MetricResult(
-        metric_name=result.criterion,
-        threshold=result.threshold,
-        score=outcome.score if isinstance(outcome, Scored) else None,
-        eval_status=status,
-        **given,
-    )
+    score = outcome.score if isinstance(outcome, Scored) else None
+    return adk.MetricResult(metric_name=result.criterion, threshold=result.threshold, score=score, eval_status=status, **given)
 
 
 def _rubric_scores(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Json]:

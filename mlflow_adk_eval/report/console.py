@@ -344,14 +344,8 @@ def progress_bar(
     elif not lines.is_terminal:
         yield _lines(label, lines, line_every_s)
     else:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            _RateColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
+        bars, times = (BarColumn(), MofNCompleteColumn(), _RateColumn()), (TimeElapsedColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), *bars, *times)
         with Progress(*columns, console=lines, transient=True, redirect_stdout=screen is None, redirect_stderr=screen is None) as bar:
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)

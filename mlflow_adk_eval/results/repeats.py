@@ -190,11 +190,8 @@ def repeats_of(results: Sequence[CaseResult], criteria: Sequence[str], num_runs:
 def _case(eval_id: str, runs: Sequence[CaseResult | None]) -> CaseRepeats:
     by_run = [{result.criterion: result.score for result in run.results} if run else {} for run in runs]
     names = dict.fromkeys(name for scores in by_run for name in scores)
-    return CaseRepeats(
-        eval_id=eval_id,
-        verdicts=tuple(run.verdict if run else "undecided" for run in runs),
-        scores={name: tuple(scores.get(name) for scores in by_run) for name in names},
-    )
+    scores = {name: tuple(found.get(name) for found in by_run) for name in names}
+    return CaseRepeats(eval_id=eval_id, verdicts=tuple(run.verdict if run else "undecided" for run in runs), scores=scores)
 
 
 def _criterion(name: str, cases: Sequence[CaseRepeats], *, decides: bool) -> CriterionRepeats:
@@ -204,15 +201,8 @@ def _criterion(name: str, cases: Sequence[CaseRepeats], *, decides: bool) -> Cri
     between = None
     if within is not None and len(complete) > 1:  # the component of the cases in a one-way analysis of variance with random effects
         between = max(0.0, variance([mean(scores) for scores in complete]) - within / len(complete[0]))
-    return CriterionRepeats(
-        criterion=name,
-        decides=decides,
-        complete=len(complete),
-        planned=len(planned),
-        run_means=tuple(map(mean, zip(*complete, strict=True))),
-        within_variance=within,
-        between_variance=between,
-    )
+    means, counts = tuple(map(mean, zip(*complete, strict=True))), {"complete": len(complete), "planned": len(planned)}
+    return CriterionRepeats(criterion=name, decides=decides, **counts, run_means=means, within_variance=within, between_variance=between)
 
 
 def table_of_repeats(repeats: Repeats) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

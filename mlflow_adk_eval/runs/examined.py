@@ -105,12 +105,8 @@ class TableReader:
                 informative = (
                     name for name in CRITERIA.informative if name not in settings and part.columns.keys() >= set(columns_of(name))
                 )
-                plans[key] = [
-                    _Criterion(
-                        name, cell_columns(name), case_columns(name), self._config.bounds(name), self._config.greater_is_better(name)
-                    )
-                    for name in (*deciding, *informative)
-                ]
+                bounds, better, names = self._config.bounds, self._config.greater_is_better, (*deciding, *informative)
+                plans[key] = [_Criterion(one, cell_columns(one), case_columns(one), bounds(one), better(one)) for one in names]
             for run_index in range(self._num_runs):
                 if rows := part.rows.get((case.eval_id, run_index)):
                     errors = part.columns["agent_error"]
@@ -170,14 +166,8 @@ class TableReader:
                 if isinstance(cell, outcomes.Scored) and turn not in cast and _needs_judge(name, turn, cell)
             )
             self.vote_sources.update((name, vote.host, vote.asked_in) for vote in votes if vote.verdict is not None)
-        return outcomes.CriterionResult(
-            criterion=name,
-            threshold=settings.threshold if settings else None,
-            greater_is_better=criterion.greater_is_better,
-            overall=overall,
-            per_invocation=cells,
-            votes=tuple(votes),
-        )
+        planned = outcomes.PlannedCriterion(name, settings.threshold if settings else None, criterion.greater_is_better)
+        return outcomes.CriterionResult(*planned, overall=overall, per_invocation=cells, votes=tuple(votes))
 
 
 class _Rows:
@@ -257,12 +247,10 @@ def _cell(score: Any, status: Any, reason: Any, name: str, bounds: tuple[float, 
     if status != "scored":
         if score is not None:
             return _Fault(f"{name} has the score {score!r} but the status {status!r}")
-        if status in (None, "skipped", "errored"):
-            return (
-                None
-                if status is None
-                else (outcomes.Skipped if status == "skipped" else outcomes.Errored)(str(reason or "no reason given"))
-            )
+        if status is None:
+            return None
+        if status in ("skipped", "errored"):
+            return (outcomes.Skipped if status == "skipped" else outcomes.Errored)(str(reason or "no reason given"))
         return _Fault(f"{name} has the unknown status {status!r}")
     what = what or f"the score of {name}"
     low, high = bounds

@@ -204,9 +204,8 @@ class PartWriter:
             for index in range(turns):
                 error = conversation.error if index >= last else ""
                 verdict = row_verdict(result.results, index)
-                self._head.append(
-                    (result.eval_id, result.run_index, index, "undecided" if error and verdict == "passed" else verdict, error)
-                )
+                verdict = "undecided" if error and verdict == "passed" else verdict
+                self._head.append((result.eval_id, result.run_index, index, verdict, error))
             by_criterion = {one.criterion: one for one in result.results}
             for name, (cells, overall) in self._cells.items():
                 one = by_criterion.get(name)
@@ -234,14 +233,8 @@ class PartWriter:
         import pyarrow as pa  # noqa: PLC0415 - only runs that are kept need it
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        part = Part(
-            number=len(self.parts),
-            first_case_no=sum(part.cases for part in self.parts),
-            cases=len(self._cases),
-            case_runs=len(self._runs),
-            turns=len(self._head),
-            votes=len(self._votes),
-        )
+        counts = {"cases": len(self._cases), "case_runs": len(self._runs), "turns": len(self._head), "votes": len(self._votes)}
+        part = Part(number=len(self.parts), first_case_no=sum(part.cases for part in self.parts), **counts)
         cells = _columns(HEAD, self._head)
         for name, (rows, overall) in self._cells.items():
             cells |= _columns(cell_columns(name), rows) | _columns(case_columns(name), overall)

@@ -206,15 +206,9 @@ class StoredPart:
                         raise self.unlike(CELLS, f"no column {lacking[0]}", "the columns of all criteria")
                     cells = self.of_rows(one.criterion, here, whole=whole)
                     by_criterion.append(outcomes.CriterionResult(*one, self.overall(one.criterion, here, cells), cells))
-                results.append(
-                    outcomes.CaseResult(
-                        eval_id=eval_id,
-                        run_index=len(results),
-                        conversation=conversation_of(self.run(place, whole=whole)),
-                        expected=expected,
-                        results=tuple(by_criterion),
-                    )
-                )
+                conversation, found = conversation_of(self.run(place, whole=whole)), tuple(by_criterion)
+                where: dict[str, Any] = {"eval_id": eval_id, "run_index": len(results)}
+                results.append(outcomes.CaseResult(**where, conversation=conversation, expected=expected, results=found))
             yield eval_id, results
         if extra or next(rows, None) is not None:
             raise self.unlike(CELLS, "more case runs", f"{per_case} of each case")
@@ -454,14 +448,8 @@ class StoredCases(Cases):
         columns, scores = self._columns, self._columns.scores
         for eval_id, number, first in zip(columns.eval_ids, columns.shape_numbers, columns.first_scores, strict=False):
             shape = columns.shapes[number]
-            yield (
-                eval_id,
-                bool(shape.error),
-                [
-                    outcomes.Tally(one.planned, scores[first + one.offset] if one.overall is None else None, *one.counts)
-                    for one in shape.results
-                ],
-            )
+            known = ((one, scores[first + one.offset] if one.overall is None else None) for one in shape.results)
+            yield eval_id, bool(shape.error), [outcomes.Tally(one.planned, score, *one.counts) for one, score in known]
 
     def __len__(self) -> int:
         """Return the number of case runs."""

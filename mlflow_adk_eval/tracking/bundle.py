@@ -401,16 +401,9 @@ def evidence_of_report(report: Report) -> manifests.Evidence:
     now_ms = time.time_ns() // 1_000_000
     agent, model_id = (report.origin.agent, report.origin.agent_version) if report.origin else ("", "")
     digest = eval_set_digest(report.whole)
-    dataset = dataset_of(report.whole, digest=digest)
-    run = Run(
-        run_id="",
-        experiment_id="",
-        model_id=model_id,
-        dataset_name=dataset.name,
-        dataset_digest=dataset.digest,
-        agent_name=agent or "agent",
-        started_ms=now_ms,
-    )
+    kept = dataset_of(report.whole, digest=digest)
+    named = {"model_id": model_id, "dataset_name": kept.name, "dataset_digest": kept.digest, "agent_name": agent or "agent"}
+    run = Run(run_id="", experiment_id="", joined=False, started_ms=now_ms, **named)
     bundle = bundle_of(report, run, traces=False, secrets=secrets_of())
     params = start_params(report.config, digest, model_id) | dict(bundle.params)
     tags = {"adk_eval.status": bundle.status, "adk_eval.eval_set_id": report.eval_set.eval_set_id}

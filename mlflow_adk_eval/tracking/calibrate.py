@@ -306,12 +306,8 @@ class Labelling:
     def add(self, unit: Unit, *, passed: bool, reason: str = "") -> None:
         """Keep a label as a HUMAN assessment on the trace of its turn, where `human_labels` reads it; once, also where an answer of MLflow is lost."""
         client, trace_id = TracingClient(self._client.tracking_uri), self._trace(unit)
-        label = Feedback(
-            name=assessment_name(unit.criterion),
-            value=passed,
-            rationale=reason or None,
-            source=AssessmentSource(source_type=AssessmentSourceType.HUMAN, source_id=self._labeller),
-        )
+        source = AssessmentSource(source_type=AssessmentSourceType.HUMAN, source_id=self._labeller)
+        label = Feedback(name=assessment_name(unit.criterion), value=passed, rationale=reason or None, source=source)
 
         def same() -> list[Assessment]:
             """Return the person's latest label here, where it says the same: an earlier request may have arrived."""
@@ -385,10 +381,5 @@ def _read(
     passed = read_label(assessment.value, units.judged[unit])
     if isinstance(passed, str):
         return Problem(where, shown(assessment.value), passed)
-    return Label(
-        unit=unit,
-        passed=passed,
-        labeller=assessment.source.source_id or "",
-        said=" ".join((assessment.rationale or "").split()),
-        at=assessment.last_update_time_ms or 0,
-    )
+    said, at = " ".join((assessment.rationale or "").split()), assessment.last_update_time_ms or 0
+    return Label(unit=unit, passed=passed, labeller=assessment.source.source_id or "", said=said, at=at)

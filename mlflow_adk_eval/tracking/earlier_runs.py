@@ -139,19 +139,16 @@ def recording_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:
         world = parse_world(content, source) if content is not None else None
     except InputError as error:
         raise TrackingError(f"{error.source} cannot be read: {error.problems[0]}, so the conversations cannot be judged again") from None
-    return Recording(
-        runs,
-        world=world,
-        origin=Origin(
-            agent=evidence.tags.get("adk_eval.agent_version", ""),
-            agent_version=evidence.params.get("adk_eval.model_id", ""),
-            recorded_at=datetime.fromtimestamp((evidence.start_time or 0) / 1000, tz=UTC).isoformat(timespec="seconds"),
-            num_runs=max(map(runs.count, runs), default=1),
-            eval_set_id=str(manifest.eval_set.get("eval_set_id", "")),
-            eval_set_digest=evidence.params.get("adk_eval.eval_set_digest", ""),
-            case_digests=digests,
-        ),
+    origin = Origin(
+        agent=evidence.tags.get("adk_eval.agent_version", ""),
+        agent_version=evidence.params.get("adk_eval.model_id", ""),
+        recorded_at=datetime.fromtimestamp((evidence.start_time or 0) / 1000, tz=UTC).isoformat(timespec="seconds"),
+        num_runs=max(map(runs.count, runs), default=1),
+        eval_set_id=str(manifest.eval_set.get("eval_set_id", "")),
+        eval_set_digest=evidence.params.get("adk_eval.eval_set_digest", ""),
+        case_digests=digests,
     )
+    return Recording(runs, world=world, origin=origin)
 
 
 def world_of_run(run_id: str, tracking_uri: str | None = None) -> Recording:

@@ -316,13 +316,9 @@ def _people(opinions: Sequence[Opinion]) -> People | None:
     agreement = judge_error.pair_agreement(several)
     if agreement is None:
         return None
-    return People(
-        cells=len(several),
-        disputed=sum(len(set(answers)) > 1 for answers in several),
-        tied=sum(opinion.passed is None for opinion in opinions),
-        agreement=agreement,
-        alpha=judge_error.krippendorff_alpha(several),
-    )
+    disputed, tied = sum(len(set(answers)) > 1 for answers in several), sum(opinion.passed is None for opinion in opinions)
+    alpha = judge_error.krippendorff_alpha(several)
+    return People(cells=len(several), disputed=disputed, tied=tied, agreement=agreement, alpha=alpha)
 
 
 def _selection(sample: Sample, rates: judge_error.JudgeRates) -> str:

@@ -356,16 +356,9 @@ def case_change(sides: Sides, eval_id: str, read: Read) -> CaseChange:
     runs = _one((pair[0].run_index, pair[1].run_index))
     causes = cache(lambda: _causes(sides, *read(eval_id, runs)))
     stopped = bool(pair[0].error) != bool(pair[1].error)
-    return CaseChange(
-        eval_id=eval_id,
-        flip=flip,
-        before=before,
-        after=after,
-        runs=runs,
-        criteria=tuple(sorted(_criteria(pair, lambda name: causes()[name]), key=lambda change: not change.crossed)),
-        causes=Stored(1, lambda: causes()[""]) if stopped else (),
-        turns=Stored(None, lambda: read(eval_id, runs)[1]),
-    )
+    criteria = tuple(sorted(_criteria(pair, lambda name: causes()[name]), key=lambda change: not change.crossed))
+    others, turns = Stored(1, lambda: causes()[""]) if stopped else (), Stored(None, lambda: read(eval_id, runs)[1])
+    return CaseChange(eval_id=eval_id, flip=flip, before=before, after=after, runs=runs, criteria=criteria, causes=others, turns=turns)
 
 
 @lru_cache(maxsize=1_000)
@@ -534,14 +527,10 @@ def compared(before: ComparedRun, after: ComparedRun, *, confidence: float = 0.9
         pair = before.cases[eval_id][runs[0]], after.cases[eval_id][runs[1]]
         return pair, turn_changes(pair)
 
+    differences, deltas = tuple(differences_of(sides)), deltas_of(sides, pairing.paired, confidence)
+    cases = tuple(case_change(sides, eval_id, read) for eval_id in pairing.paired)
     return Comparison(
-        before=before,
-        after=after,
-        confidence=confidence,
-        differences=tuple(differences_of(sides)),
-        pairing=pairing,
-        deltas=deltas_of(sides, pairing.paired, confidence),
-        cases=tuple(case_change(sides, eval_id, read) for eval_id in pairing.paired),
+        before=before, after=after, confidence=confidence, differences=differences, pairing=pairing, deltas=deltas, cases=cases
     )
 
 

@@ -190,14 +190,8 @@ def pairing_of(sides: Sides) -> Pairing:
     altered = set[str]()
     if sides[0].digest != sides[1].digest:
         common = before.keys() & after.keys()
-        old, new = (
-            {
-                case.eval_id: hashlib.sha256(canonical_json(canonical(case))).digest()
-                for case in side.eval_set.eval_cases
-                if case.eval_id in common
-            }
-            for side in sides
-        )
+        shared = ((case for case in side.eval_set.eval_cases if case.eval_id in common) for side in sides)
+        old, new = ({case.eval_id: hashlib.sha256(canonical_json(canonical(case))).digest() for case in cases} for cases in shared)
         altered = {eval_id for eval_id in new if old[eval_id] != new[eval_id]}
     return Pairing(
         paired=tuple(name for name in both if name not in altered),

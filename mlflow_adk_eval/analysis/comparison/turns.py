@@ -107,15 +107,9 @@ def _call_change(step: Step, wanted_before: dict[int, Step], wanted_after: dict[
             inside = any(path.startswith((f"{place.path}.", f"{place.path}[")) for path in unlike)
             wanted = unlike.get(place.path, "" if inside else place.actual) if expected else ""
             arguments.append(ArgumentChange(path=place.path, before=place.expected, after=place.actual, wanted=wanted))
-    return CallChange(
-        kind=kind,
-        before=step.expected,
-        after=step.actual,
-        expected=expected,
-        right_before=_right(step.expected, left, compared=compared),
-        right_after=_right(step.actual, right, compared=compared),
-        arguments=tuple(arguments),
-    )
+    was, now = _right(step.expected, left, compared=compared), _right(step.actual, right, compared=compared)
+    calls = {"before": step.expected, "after": step.actual, "expected": expected}
+    return CallChange(kind=kind, **calls, right_before=was, right_after=now, arguments=tuple(arguments))
 
 
 def _right(call: FunctionCall | None, partner: Step | None, *, compared: bool) -> bool | None:
@@ -209,26 +203,17 @@ def turn_changes(pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
 def _turn(index: int, before: CaseResult, after: CaseResult) -> TurnChange:
     left, right = (_record(case, index) for case in (before, after))
     wanted = [case.expected[index] for case in (after, before) if case.expected and index < len(case.expected)]
-    return TurnChange(
-        index=index,
-        before=left,
-        after=right,
-        expected_response=next((turn.final_text for turn in wanted if turn.final_text), ""),
-        calls=call_changes(left.calls if left else (), right.calls if right else (), _calls(wanted[0]) if wanted else None),
-        cells=tuple(_cells(index, before.results, after.results)),
-    )
+    answer, cells = next((turn.final_text for turn in wanted if turn.final_text), ""), tuple(_cells(index, before.results, after.results))
+    calls = call_changes(left.calls if left else (), right.calls if right else (), _calls(wanted[0]) if wanted else None)
+    return TurnChange(index=index, before=left, after=right, expected_response=answer, calls=calls, cells=cells)
 
 
 def _record(case: CaseResult, index: int) -> ComparedTurn | None:
     if index >= case.rows:
         return None
     turn = TurnPair(case, index)
-    return ComparedTurn(
-        user=turn.user_text,
-        response=turn.answer if turn.actual else None,
-        calls=_calls(turn.actual),
-        error=case.error if index >= min(len(case.actual), case.rows - 1) else "",
-    )
+    error = case.error if index >= min(len(case.actual), case.rows - 1) else ""
+    return ComparedTurn(user=turn.user_text, response=turn.answer if turn.actual else None, calls=_calls(turn.actual), error=error)
 
 
 def _calls(invocation: Invocation | None) -> tuple[FunctionCall, ...]:

@@ -175,9 +175,8 @@ def verify_version(
     try:
         baseline = _as_compared(store, record.compared)
     except UsageError as error:
-        return Verification(
-            decision=records.with_problems(records.undecided(str(error), run_id=run.evidence.run_id), problems), record=record
-        )
+        undecided = records.undecided(str(error), run_id=run.evidence.run_id)
+        return Verification(decision=records.with_problems(undecided, problems), record=record)
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at = datetime.fromisoformat(then.decided_at)

@@ -99,11 +99,8 @@ class JudgeTrust:
             bounds = f" [{interval[0]:z.2f}–{interval[1]:z.2f}]" if interval else ""
             numbers.append(f"{_WORDS.get(name, name)} {'unknown' if value is None else f'{value:.2f}{bounds}'}")
         when = f", given by {since:%Y-%m-%d}" if since else ""
-        copied = (
-            f"; people agree with every verdict, even the {found.split} with split votes: were the labels copied from the judge?"
-            if found.split >= _ALIKE_FROM and found.agreement == 1
-            else ""
-        )
+        alike = f"; people agree with every verdict, even the {found.split} with split votes: were the labels copied from the judge?"
+        copied = alike if found.split >= _ALIKE_FROM and found.agreement == 1 else ""
         changed = "".join(f"; since then, {change}" for change in self.since_labels(criterion))
         judge = self.judge_of(criterion)
         return f"{judge} was calibrated on {found.labelled} labelled verdicts{when}: {', '.join(numbers)}{copied}{changed}"

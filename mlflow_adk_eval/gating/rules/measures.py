@@ -173,15 +173,10 @@ def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None
     if name in report.criteria:
         scores = ((case, reason_of(result.overall) if result.score is None else result.score) for case, result in report.cases.of(name))
         values, missing = _by_case(scores, report)
-        low, high = report.config.bounds(name)
-        return Measured(
-            values=values,
-            missing=missing,
-            greater_is_better=report.config.greater_is_better(name),
-            bounds=(low, high),
-            by_config=name not in CRITERIA,
-            proportion=not CRITERIA.is_quantity(name) and (low, high) == SHARE,
-        )
+        bounds = report.config.bounds(name)
+        better, share = report.config.greater_is_better(name), not CRITERIA.is_quantity(name) and bounds == SHARE
+        of_config = name not in CRITERIA
+        return Measured(values=values, missing=missing, greater_is_better=better, bounds=bounds, by_config=of_config, proportion=share)
     if criterion in report.criteria and suffix == "pass_rate":
         deciding = ((case, result) for case, result in report.cases.of(criterion) if result.decides)
         passes = ((case, reason_of(result.overall) if result.passed is None else float(result.passed)) for case, result in deciding)

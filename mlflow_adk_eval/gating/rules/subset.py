@@ -100,11 +100,8 @@ def waived_subset(policy: Policy, report: Report, now: datetime) -> WaivedSubset
     used = [waiver for waiver in holding if waiver not in idle]
     by_case = grouped((waiver.case, waiver.criterion) for waiver in used)
     past = (f"an expired waiver is ignored: {waiver}" for waiver in expired)
-    return WaivedSubset(
-        by_case={case: frozenset(found) for case, found in by_case.items()},
-        waived=tuple(str(waiver) for waiver in used),
-        notes=(*past, *idle.values()),
-    )
+    cases = {case: frozenset(found) for case, found in by_case.items()}
+    return WaivedSubset(by_case=cases, waived=tuple(map(str, used)), notes=(*past, *idle.values()))
 
 
 def _covers_nothing(waiver: Waiver, criteria: Mapping[str, set[str]], eval_ids: Sequence[str]) -> str:

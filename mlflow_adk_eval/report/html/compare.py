@@ -47,31 +47,28 @@ def compare_html(comparison: Comparison, *, secrets: Mapping[str, str], every: b
     # The cases that are not shown, since nothing about them changed that was asked for.
     quiet = [case.eval_id for case in comparison.cases if (case.same if every else not case.changed)]
     same = "Same behaviour, verdict and scores" if every else "Same verdict and scores"
-    return (
-        environment()
-        .get_template("compare.html.j2")
-        .render(
-            policy=policy(style),
-            style=Markup(style),  # noqa: S704 - files of this package
-            t=texts,
-            title=f"{texts.line(comparison.before.name)} → {texts.line(comparison.after.name)}",
-            headline=wording.headline(comparison),
-            counts=wording.format_counts(comparison),
-            compared=counted(len(comparison.cases), "case"),
-            warnings=[texts.line(f"The {which} run: {warning}") for which, side in sides for warning in side.warnings[:_MOST_NOTICES]],
-            facts=list(_facts(comparison)),
-            differences=[one for one in comparison.differences if not one.intended],
-            notes=[texts.line(note) for note in wording.format_pairing(comparison)],
-            confidence=comparison.confidence,
-            percent=f"{100 * comparison.confidence:g}",
-            deciding=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if delta.decides],
-            information=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if not delta.decides],
-            judging=list(_judging(comparison)),
-            half=HALF_WIDTH,
-            groups=groups,
-            left_out=left_out,
-            quiet=texts.line(f"{same}: {counted(len(quiet), 'case')}, {', '.join(quiet)}") if quiet else "",
-        )
+    template = environment().get_template("compare.html.j2")
+    return template.render(
+        policy=policy(style),
+        style=Markup(style),  # noqa: S704 - files of this package
+        t=texts,
+        title=f"{texts.line(comparison.before.name)} → {texts.line(comparison.after.name)}",
+        headline=wording.headline(comparison),
+        counts=wording.format_counts(comparison),
+        compared=counted(len(comparison.cases), "case"),
+        warnings=[texts.line(f"The {which} run: {warning}") for which, side in sides for warning in side.warnings[:_MOST_NOTICES]],
+        facts=list(_facts(comparison)),
+        differences=[one for one in comparison.differences if not one.intended],
+        notes=[texts.line(note) for note in wording.format_pairing(comparison)],
+        confidence=comparison.confidence,
+        percent=f"{100 * comparison.confidence:g}",
+        deciding=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if delta.decides],
+        information=[_delta(delta, comparison.confidence, texts) for delta in comparison.deltas if not delta.decides],
+        judging=list(_judging(comparison)),
+        half=HALF_WIDTH,
+        groups=groups,
+        left_out=left_out,
+        quiet=texts.line(f"{same}: {counted(len(quiet), 'case')}, {', '.join(quiet)}") if quiet else "",
     )
 
 

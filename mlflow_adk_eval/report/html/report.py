@@ -142,6 +142,8 @@ def turn_view(
         if result.decides:
             cast = votes.get(result.criterion, {}).get(index, ())
             views.append(CellView(result, cell, item_results(cell, cast) if cast else ()))
+    informative = ((result.criterion, cell) for result, cell in cells if not result.decides)
+    elsewhere = (one for one in case.injections if one.invocation_index == index and id(one) not in placed)
     return TurnView(
         number=index + 1,
         verdict=row_verdict(case.results, index),
@@ -153,14 +155,8 @@ def turn_view(
         steps=tuple(steps),
         calls_left_out=max(len(calls), len(due), MOST_CALLS) - MOST_CALLS,
         cells=tuple(views),
-        information=" · ".join(
-            f"{texts.line(result.criterion)} {cell.score:.4g}" for result, cell in cells if not result.decides and isinstance(cell, Scored)
-        ),
-        injections=tuple(
-            texts.words(f"{injection.tool}: {injection}")
-            for injection in case.injections
-            if injection.invocation_index == index and id(injection) not in placed
-        ),
+        information=" · ".join(f"{texts.line(name)} {cell.score:.4g}" for name, cell in informative if isinstance(cell, Scored)),
+        injections=tuple(texts.words(f"{injection.tool}: {injection}") for injection in elsewhere),
         events=tuple(islice(_events(turn.actual, texts), MOST_EVENTS)) if whole and turn.actual else (),
     )
 
@@ -392,16 +388,14 @@ def case_views(
         settings = report.config.criteria_of(case.eval_id).values()
         trajectory = next((one for one in settings if isinstance(one, ToolTrajectorySettings)), _EXACTLY)
         turns = tuple(turn_view(case, index, trajectory, votes, texts, whole=whole) for index in range(case.turns)[turns_shown])
+        open_results = (one for one in case.results if one.decides and not isinstance(one.overall, Scored))
+        unscored = (texts.words(reason_of(one.overall)) for one in open_results)
         yield CaseView(
             result=case,
             label=texts.line(report.label(case)),
             opening=on_one_line(turns[0].user) if turns else "",
             why=texts.line(why_of(case)),
-            unscored=tuple(
-                dict.fromkeys(
-                    texts.words(reason_of(one.overall)) for one in case.results if not isinstance(one.overall, Scored) and one.decides
-                )
-            ),
+            unscored=tuple(dict.fromkeys(unscored)),
             scenario=plan.conversation_scenario if plan else None,
             turns=turns,
         )
