@@ -194,9 +194,8 @@ def frame_of(results: Sequence[outcomes.CaseResult], rows: str, repeats: Repeats
         ]
     elif rows == "pooled":
         columns = ("eval_id", "criterion", "threshold", "score", "runs", "scored", "missing")
-        values = [
-            (*key, *_pooled(runs)) for key, runs in outcomes.grouped(((case.eval_id, one.criterion), one) for case, one in pairs).items()
-        ]
+        by_key = outcomes.grouped(((case.eval_id, one.criterion), one) for case, one in pairs)
+        values = [(*key, *_pooled(runs)) for key, runs in by_key.items()]
     else:
         raise UsageError(f"to_frame({rows!r}): wanted one of cases, invocations, votes, repeats, pooled")
     # pandas takes no half of a surrogate pair, which a reason may quote from an agent's answer.

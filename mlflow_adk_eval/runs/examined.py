@@ -137,9 +137,8 @@ class TableReader:
                 if details[row] is not None and not _is_object(details[row]):
                     read[turn] = _Fault(f"the details of {name} are not a JSON object")
         cells = tuple(outcomes.Errored(cell.reason) if isinstance(cell, _Fault) else cell for cell in read)
-        score, status, reason, own_details = (
-            part.columns[column][rows[-1]] if column in part.columns else None for column in criterion.own
-        )
+        own, last = (part.columns.get(column) for column in criterion.own), rows[-1]
+        score, status, reason, own_details = (None if column is None else column[last] for column in own)
         overall: outcomes.Outcome | _Fault | None
         if own_details is not None and not _is_object(own_details):
             overall = _Fault(f"the details of the case outcome of {name} are not a JSON object")

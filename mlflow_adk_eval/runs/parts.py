@@ -188,12 +188,9 @@ class PartWriter:
             conversation, turns = result.conversation, result.rows
             read, document = texts.runs[result.run_index] if texts and result.run_index < len(texts.runs) else (None, "")
             outcome = outcome_of(conversation)
-            if (
-                read
-                and conversation.actual is read.invocations
-                and conversation.session_state is read.session_state
-                and outcome == outcome_of(read)
-            ):
+            said = read and (read.invocations, read.session_state)
+            same = said and conversation.actual is said[0] and conversation.session_state is said[1]
+            if read and same and outcome == outcome_of(read):
                 text = self._clean.documents([document])[0] or ""
             else:  # not what was read, or something was found out about it since
                 state: dict[str, Any] = {} if conversation.session_state is None else {"session_state": dict(conversation.session_state)}

@@ -15,6 +15,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -255,9 +256,8 @@ class _NewVersion:
         # As `mlflow.create_external_model` does in its global state.
         how: dict[str, Any] = {"name": self.name, "params": dict(self.params), "model_type": "agent"}
         tags = {**self.tags, CREATION: mark, "mlflow.model.isExternal": "true"}
-        mine = created_once(
-            lambda: self.client.create_logged_model(self.experiment_id, tags=tags, **how), lambda: self._known(mark), self._delete
-        )
+        create = partial(self.client.create_logged_model, self.experiment_id, tags=tags, **how)
+        mine = created_once(create, lambda: self._known(mark), self._delete)
         self._save(mine)
         first = min(self._known() or [mine], key=lambda model: (model.status != LoggedModelStatus.READY, _age(model)))
         if first.model_id == mine.model_id:

@@ -66,9 +66,8 @@ async def judge_again(evaluation: Evaluation, logged: LoggedRun, cases: Cases, s
         except (InputError, ValueError) as error:  # whoever may write to MLflow can make up a run
             found.update(dict.fromkeys((cell.id for cell in wanted), f"run {run.run_id} cannot be read: {message_of(error)}"))
             return
-        again = frozenset(
-            CellKey(eval_id=eval_id, run_index=run_index, invocation_index=cell.id[3], criterion=cell.id[4]) for cell in wanted
-        )
+        key_of = partial(CellKey, eval_id=eval_id, run_index=run_index)
+        again = frozenset(key_of(invocation_index=cell.id[3], criterion=cell.id[4]) for cell in wanted)
         plans: list[Planned] = []
         for name in dict.fromkeys(cell.id[4] for cell in wanted):
             (settings,), spec = judged_criteria(config)[name], CRITERIA[name]

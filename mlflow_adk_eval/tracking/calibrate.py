@@ -106,13 +106,11 @@ def calibrate(
         judged = dict(sorted(units.judged.items(), key=lambda entry: order.index(entry[0].meaning)))
         lines = sorted(canonical_json({**asdict(label.unit), "passed": label.passed, "labeller": label.labeller}) for label in given)
         digest, labellers = hashlib.sha256(b"\n".join(lines)).hexdigest(), len({label.labeller for label in given})
+        evidence = [run.evidence for run in judged_runs]
         calibration = Calibration(
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
             made_by=user_at_host(),
-            runs=tuple(
-                CalibratedRun(run_id=run.evidence.run_id, evidence_sha256=run.evidence.sha256, ended_at=end_of(run.evidence))
-                for run in judged_runs
-            ),
+            runs=tuple(CalibratedRun(run_id=one.run_id, evidence_sha256=one.sha256, ended_at=end_of(one)) for one in evidence),
             labels=LabelSource(source=source, sha256=digest, count=len(given), labellers=labellers),
             sampled=sample,
             labelled=cells_of(opinions, judged_runs),

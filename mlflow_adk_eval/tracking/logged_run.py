@@ -383,9 +383,8 @@ class LoggedRun:
             status = "partial" if tags.get("adk_eval.status") == "partial" else "pending"
             where = f"everything is saved on {socket.gethostname()} in `{folder}`; finish there with `mlflow-adk-eval upload {folder}`"
             note = [_without_pending(tags.get(bundles.NOTE, "")) if self.run.joined else "", f"{_PENDING}: {where}"]
-            log_in_batches(
-                self.client, run_id, tags={"adk_eval.status": status, bundles.NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
-            )
+            new = {"adk_eval.status": status, bundles.NOTE: fitted("\n\n".join(filter(None, note)), LONGEST_TAG)}
+            log_in_batches(self.client, run_id, tags=new)
         return f"Everything is saved in {folder}. When MLflow is back, finish with\n  mlflow-adk-eval upload {folder}"
 
 
@@ -442,9 +441,8 @@ def finish_run(client: MlflowClient, bundle: bundles.Bundle, *, ends: bool = Tru
     if ends:
         client.set_terminated(run.run_id, "FINISHED")
     if missing:
-        raise TrackingError(
-            f"MLflow has stored {len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces; missing is {missing[0]}"
-        )
+        told = f"{len(bundle.traces) - len(missing)} of {len(bundle.traces)} traces"
+        raise TrackingError(f"MLflow has stored {told}; missing is {missing[0]}")
 
 
 def log_in_batches(

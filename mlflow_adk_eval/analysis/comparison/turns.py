@@ -230,12 +230,6 @@ def _cells(index: int, before: Sequence[CriterionResult], after: Sequence[Criter
         known = [result for result in (now, was) if result is not None]
         old, new = (cell_at(result, index) if result else None for result in (was, now))
         if old is not None or new is not None:
-            yield CellChange(
-                criterion=name,
-                before=old,
-                after=new,
-                reached_before=was.reached(old) if was else None,
-                reached_after=now.reached(new) if now else None,
-                decides=any(result.decides for result in known),
-                compared=len(known) == len((was, now)),
-            )
+            reached = {"reached_before": was.reached(old) if was else None, "reached_after": now.reached(new) if now else None}
+            decides, compared = any(result.decides for result in known), len(known) == len((was, now))
+            yield CellChange(criterion=name, before=old, after=new, **reached, decides=decides, compared=compared)
