@@ -220,6 +220,7 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
                 # Before that, a conversation may have begun that goes on in the window; one that begins later did not begin before.
                 edge_ms = ended_ms if filter_string or until else began_ms + _PAUSE_MS if began_ms else 0
                 spool.fill(sample_of, drawn, TraceSearch(client, experiment_id, {"run_id": None}), edge_ms=edge_ms)
+                del seen, ended, fresh, drawn  # 2 kB a conversation, which an evaluation need not wait with
         if not spool.kept.agent:
             spool.forget()
             return spool.kept.sample
