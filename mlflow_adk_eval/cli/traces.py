@@ -39,8 +39,10 @@ def traces_group() -> None:
 
 
 @traces_group.command(
-    epilog="Exit codes: 0 done, or the pass rate reached --fail-below; 1 it is lower; 2 undecided, because conversations could not be evaluated;"
-    " 3 MLflow or a judge was unreachable, or the command was interrupted; 64 bad usage or a bad input file."
+    epilog=shared.exit_codes(
+        "done, or the pass rate reached --fail-below; 1 it is lower; 2 undecided, because conversations could not be evaluated",
+        "MLflow or a judge was unreachable, or the command was interrupted",
+    )
 )
 @click.argument("experiment", required=False)
 @config_options
