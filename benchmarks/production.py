@@ -281,7 +281,7 @@ class Bench:
             def is_writing(seconds: float) -> bool:
                 if seconds < asked[0]:
                     return False
-                asked[0] = seconds + whole.wall / 40
+                asked[0] = seconds + whole.wall / 200
                 return bool(step("count", fresh[2].database)["assessments"] > expected["assessments"] * 0.2)
 
             self._killed(fresh[2], "while it writes assessments", expected, is_writing)
