@@ -91,6 +91,9 @@ def _assessments(
         for given in several:
             error = row["agent_error"] if given.name == PASSED else ""
             assessed = replace(given, value=False, code="", error="", rationale=error) if error else given
+            if isinstance(assessed.value, float) and not assessed.rationale:
+                threshold = float(assessed.metadata["threshold"])
+                assessed = replace(assessed, rationale=f"The score is {assessed.value:g}; the threshold is {threshold:g}.")
             digest = hashlib.sha256(f"{turn}/{origin[CONFIG_DIGEST]}/{assessed.name}".encode()).hexdigest()
             place = {"trace_id": _trace_of(turn), "create_time_ms": now, "last_update_time_ms": now}
             feedback = feedback_of(assessed, origin, **place)

@@ -16,24 +16,19 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any, Unpack
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
-from mlflow.exceptions import MlflowTracingException
-from mlflow.tracing.client import TracingClient
-from mlflow.tracing.constant import SpanAttributeKey
 from pydantic import InstanceOf, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.agents.recordings import StreamedRecording, recorded_run
-from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name, conversations_of
-from mlflow_adk_eval.agents.traces.spans import decoded, traces_of
+from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
@@ -47,7 +42,8 @@ from mlflow_adk_eval.judge.setup import JudgeArgs
 from mlflow_adk_eval.ledger.trust import refuse_foreign
 from mlflow_adk_eval.production.annotate import write_assessments
 from mlflow_adk_eval.production.draw import Draw, Rate, Stratum, draw, rate_of
-from mlflow_adk_eval.production.traffic import Seen, conversations_in
+from mlflow_adk_eval.production.loading import Loaded, loaded
+from mlflow_adk_eval.production.traffic import conversations_in
 from mlflow_adk_eval.results.outcomes import CaseResult, grouped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.keywords import Progress, keywords
@@ -68,11 +64,8 @@ SAMPLE = "adk_eval_production/sample.json"
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LACKING = frozenset({"expected_response", "expected_calls", "scenario", "session_state", "baseline"})
 """What no trace has."""
-_TRACES_AT_ONCE, _BYTES_AT_ONCE = 50, 8 << 20
 _PAUSE_MS = 24 * 3600 * 1000
 """No user pauses longer in a conversation that the search looks for before the window."""
-_LARGE, _MOST_ITEMS = 100_000, 1_000
-"""What is longer in a large trace is cut: a run should not hold 50 MB of what a tool returned, and no judge reads that."""
 _MOST_NAMED = 20
 
 
@@ -185,6 +178,8 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
         raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
     now_ms = int(time.time() * 1000)
     began_ms, ended_ms = moment_of(since, "since", now_ms), moment_of(until, "until", now_ms) or now_ms + 1
+    if began_ms is not None and began_ms > ended_ms:
+        raise UsageError(f"since={shown(since)}: wanted a time before the end of the window, {_iso(ended_ms)}")
     client = connect(uri)
     with reaching_mlflow("the traces could not be read"):
         experiment_id = experiment_there(client, experiment)
@@ -346,7 +341,7 @@ class _Spool:
         unreadable, names, facts = list[str](), set[str](), dict[str, Mapping[str, str]]()
         stratum_of, last = dict[str, str](), dict[str, str]()
         with self.rows.open("w", encoding="utf-8") as rows:
-            for seen, stratum, found in _loaded(search, drawn.drawn, edge_ms):
+            for seen, stratum, found in loaded(search, drawn.drawn, edge_ms):
                 # The session that MLflow names may be of an agent that was used as a tool: then its traces are of another conversation.
                 name = found.session if isinstance(found, TracedConversation) and found.session not in ("", seen.key[1]) else seen.name
                 try:
@@ -370,90 +365,6 @@ class _Spool:
     def forget(self) -> None:
         """Remove the folder."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-Loaded = TracedConversation | UsageError
-
-
-def _loaded(search: TraceSearch, drawn: Sequence[tuple[Seen, str]], edge_ms: int) -> Iterator[tuple[Seen, str, Loaded]]:
-    """Yield each conversation with its traces, or why it cannot be had; few are in memory at once."""
-    batch, weight = list[tuple[Seen, str]](), 0
-    for entry in chain(drawn, [None]):
-        size = sum(size for _, size in entry[0].traces) if entry else 0
-        if batch and (entry is None or weight + size > _BYTES_AT_ONCE or sum(len(one.traces) for one, _ in batch) >= _TRACES_AT_ONCE):
-            by_id = _traces(search.client, [trace_id for one, _ in batch for trace_id, _ in one.traces])
-            for seen, stratum in batch:
-                found = [by_id.get(trace_id) for trace_id, _ in seen.traces]
-                yield seen, stratum, _conversation(search, seen, found, whole=seen.began_ms >= edge_ms)
-            batch, weight = [], 0
-        if entry:
-            batch.append(entry)
-            weight += size
-
-
-def _traces(client: MlflowClient, ids: Sequence[str]) -> dict[str, Any]:
-    """Return traces by id; those that are damaged are errors, and those that are gone are missing."""
-    try:
-        return {trace.info.trace_id: _cut(trace) for trace in TracingClient(client.tracking_uri).batch_get_traces(list(ids))}
-    except MlflowTracingException:
-        found: dict[str, Any] = {}
-        for trace_id in ids:
-            try:
-                found[trace_id] = _cut(client.get_trace(trace_id))
-            except MlflowTracingException as error:
-                found[trace_id] = UsageError(f"its spans cannot be read: {error.message}")
-        return found
-
-
-def _cut(trace: Any) -> Any:
-    """Return a trace without most of what is long in it, of which one attribute is decoded at a time."""
-    size = trace.info.trace_metadata.get("mlflow.trace.sizeBytes", "")
-    if size.isdecimal() and int(size) <= _LARGE:
-        return trace
-    spans, left = list[Any](), trace.data.spans[::-1]
-    trace.data.spans.clear()
-    while left:
-        spans.append(span := left.pop().to_dict())
-        attributes = span["attributes"]
-        for name in [name for name, text in attributes.items() if isinstance(text, str) and len(text) > _LARGE]:
-            as_text = name == SpanAttributeKey.OUTPUTS and attributes.get(SpanAttributeKey.SPAN_TYPE) == '"TOOL"'
-            attributes[name] = _shortened(attributes.pop(name) if as_text else decoded(attributes.pop(name)))
-    return {"info": trace.info.to_dict(), "data": {"spans": spans}}
-
-
-def _shortened(value: Any) -> Any:
-    match value:
-        case str() if len(value) > _LARGE:
-            return f"{value[:_LARGE]}… (the first of {len(value):,} characters)"
-        case list() if len(value) > _MOST_ITEMS:
-            half = _MOST_ITEMS // 2
-            first, rest = value[:half], value[-half:]
-            return [*map(_shortened, first), {"left out": f"{len(value) - 2 * half:,} items"}, *map(_shortened, rest)]
-        case list():
-            return [_shortened(one) for one in value]
-        case dict():
-            return {name: _shortened(one) for name, one in value.items()}
-        case _:
-            return value
-
-
-def _conversation(search: TraceSearch, seen: Seen, found: Sequence[Any], *, whole: bool) -> Loaded:
-    try:
-        if broken := next((one for one in found if isinstance(one, UsageError)), None):
-            return broken
-        # Tags that name a case are for evaluations; here anybody could split a conversation by them.
-        traces = [replace(trace, tags={}) for trace in traces_of([one for one in found if one is not None])]
-        if len(traces) < len(found):
-            return UsageError(f"{counted(len(found) - len(traces), 'trace')} of it cannot be had any more")
-        # Turns outside of the window, and those that MLflow keeps under the session of an agent that was used as a tool.
-        session = seen.key[1] if seen.key[0] == "session" else ""
-        nested = any(trace.session != session for trace in traces)
-        if session and (nested or not whole):
-            several = search.whole([trace_id for trace_id, _ in seen.traces], nested=nested)
-            return next((one for one in several if one.session == session), several[0])
-        return conversations_of(traces)[0]
-    except UsageError as error:
-        return error
 
 
 def _row_of(name: str, stratum: str, traced: Loaded) -> tuple[str, str, str]:

@@ -48,10 +48,10 @@ class Seen:
     disliked: bool = False
     ended: bool = True
     """Whether each of its traces has ended."""
-    through: set[str] = field(default_factory=set[str])
+    through: tuple[str, ...] = ()
     """The trace that was its last one each time it was scored by the same config."""
-    facts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The tags and metadata that were asked for, of its last trace."""
+    facts: Mapping[str, str] | None = None
+    """The tags and metadata that were asked for, of its last trace; ``None``: it has none of them."""
 
     @property
     def name(self) -> str:
@@ -76,12 +76,12 @@ class Seen:
         self.ended &= state != "IN_PROGRESS"
         for one in info.assessments or ():
             if one.metadata and one.metadata.get(CONFIG_DIGEST) == config_digest:
-                self.through |= {one.metadata[THROUGH]} if THROUGH in one.metadata else set()
+                self.through += (one.metadata[THROUGH],) if THROUGH in one.metadata else ()
             human = one.feedback is not None and one.valid is not False and one.source.source_type == "HUMAN"
             value: Any = one.feedback.value if human and one.feedback else None
             self.disliked |= human and isinstance(value, bool | str) and (value.lower() if isinstance(value, str) else value) in _NEGATIVE
         if wanted:
-            self.facts = {name: text for name in wanted if (text := info.tags.get(name) or metadata.get(name))}
+            self.facts = {name: text for name in wanted if (text := info.tags.get(name) or metadata.get(name))} or None
 
 
 def conversations_in(

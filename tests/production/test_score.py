@@ -63,6 +63,8 @@ def test_scores_are_written_on_the_traces_and_a_run_is_evidence(production: str)
     }
     assert scored.report
     assert scored.written == 6
+    reasons = {some.name: some.rationale for some in found[one]}
+    assert reasons == {"adk_passed": None, "tool_call_count_v1": "The score is 2; the threshold is 1."}
     assert {some.metadata["mlflow.assessment.sourceRunId"] for listed in found.values() for some in listed} == {scored.report.run_id}
     run = MlflowClient(production).get_run(str(scored.report.run_id))
     assert run.data.params["adk_eval.production"] == "score"
@@ -264,6 +266,8 @@ def test_windows(production: str) -> None:
     talk("s1", "light on")
     assert adk_eval.score_traces("production", CALLS, until="1h").found == 0
     assert adk_eval.score_traces("production", CALLS, since="1h").found == 1
+    with pytest.raises(UsageError, match="since='1h': wanted a time before the end of the window"):
+        adk_eval.score_traces("production", CALLS, since="1h", until="2h")
     with pytest.raises(UsageError, match="experiment 'prod' does not exist"):
         adk_eval.score_traces("prod", CALLS)
 
