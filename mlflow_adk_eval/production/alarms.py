@@ -80,7 +80,7 @@ class Watched:
         if not (stakes and again and LOWEST <= self.level <= HIGHEST and min(self.looks, self.asked, self.tried, self.judged_before) >= 0):
             raise ValueError(f"no evidence about {self.criterion or 'all criteria'}")
 
-    def anew(self) -> Watched:
+    def reset(self) -> Watched:
         """Return it as it was before the first look."""
         return Watched(criterion=self.criterion, level=self.level, judged=self.judged, part=self.part)
 

@@ -55,7 +55,7 @@ class Levels:
     """The shares of conversations that are to pass."""
 
     name: str
-    """What they are taken from, and for which version: a watch by others begins anew."""
+    """What they are taken from, and for which version: by others, a watch starts again."""
     by_criterion: Mapping[str, float]
     run_id: str = ""
     """The run; empty: it is a number."""
@@ -341,7 +341,7 @@ def look(
         for part in parts
         for name, level in levels.by_criterion.items()
     )
-    if last and last.level == levels.name and tuple(one.anew() for one in last.watched) == watched:
+    if last and last.level == levels.name and tuple(one.reset() for one in last.watched) == watched:
         state = last
     else:
         earlier = {levels.run_id: levels.cases} if levels.run_id else {}
@@ -349,7 +349,7 @@ def look(
     if acknowledge and state.alarms:
         # A judge that changed is the one that counts now: what it said before says nothing of its next change.
         kept = {} if any(one.cause == "judge" for one in state.alarms) else state.earlier
-        state = replace(state, earlier=kept, watched=tuple(one.anew() if one.cause else one for one in state.watched))
+        state = replace(state, earlier=kept, watched=tuple(one.reset() if one.cause else one for one in state.watched))
         with reaching_mlflow("the alarms could not be closed"):
             client.log_dict(last_run, asdict(state), STATE)
 

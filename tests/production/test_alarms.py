@@ -91,7 +91,7 @@ def test_a_drop_of_half_is_found_in_two_looks_and_nothing_is_tested_while_its_al
     accused = replace(one, cause="agent")
     assert accused.after(BAD) == accused
     assert not accused.suspected(1)
-    assert accused.anew() == watched()
+    assert accused.reset() == watched()
 
 
 def test_failures_in_a_stratum_count_by_how_many_conversations_it_stands_for() -> None:

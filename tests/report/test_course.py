@@ -120,7 +120,10 @@ def test_the_step_summary_says_it_of_results_that_came_from_elsewhere() -> None:
 
 
 def test_a_session_of_pytest_says_it_of_all_of_its_processes() -> None:
-    results = Results(lines={found.eval_id: case_line(found, found.eval_id) for found in whole().cases}, simulations=[USERS, USERS])
+    results = Results(
+        lines={found.eval_id: case_line(found, found.eval_id) for found in whole().cases},
+        took={"adk_judging": [], "adk_simulating": [USERS, USERS]},
+    )
     told = [line for line, _ in results.terminal()]
     assert {SAID[0], SAID[1], "Users simulated by player: 14 calls (2 failed), 2,000 tokens"} <= set(told)
     assert results.markdown().count("Users simulated by player") == 1
