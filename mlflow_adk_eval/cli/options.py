@@ -202,7 +202,7 @@ def arguments(options: dict[str, Any], *, judge_error: type[AdkEvalError] = Judg
         limits = {field: values.pop(name) for name, field in _JUDGE_LIMITS.items()}
         values["judge_options"] = adk_eval.JudgeOptions(**{field: value for field, value in limits.items() if value is not None})
     if "judge" in values:
-        names = (values["judge"]) if isinstance(values["judge"], str) else values["judge"] or ()
+        names = (values["judge"],) if isinstance(values["judge"], str) else values["judge"] or ()
         judges = [model_or_object(name, "--judge", error=judge_error) for name in names]
         values["judge"] = judges if len(judges) > 1 else next(iter(judges), None)
     if "user_simulator" in values:

@@ -176,16 +176,16 @@ def test_over_a_server_it_is_the_same(server: Server, tmp_path: Path) -> None:
     with chdir(tmp_path), tracking(server.uri):
         import mlflow
 
-        mlflow.set_experiment("production")
+        mlflow.set_experiment("over http")
         one, other = talk("s1", "light on", "thanks", tools=2)
         talk("s2", "no", fails="no")
-        scored = adk_eval.score_traces("production", CALLS, tracking_uri=server.uri)
+        scored = adk_eval.score_traces("over http", CALLS, tracking_uri=server.uri)
         assert scored.written == 6
-        found = assessments(server.uri)
+        found = assessments(server.uri, "over http")
         assert values(found[one]) == values(found[other]) == {"adk_passed": False, "tool_call_count_v1": 2.0}
-        again = adk_eval.score_traces("production", CALLS, tracking_uri=server.uri, again=True)
+        again = adk_eval.score_traces("over http", CALLS, tracking_uri=server.uri, again=True)
         assert again.written == 0
-        assert sum(map(len, assessments(server.uri).values())) == 6
+        assert sum(map(len, assessments(server.uri, "over http").values())) == 6
         client = MlflowClient(server.uri)
         client.set_tag(client.get_run(str(scored.report and scored.report.run_id)).info.run_id, "seen", "yes")
 
