@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In CI, try one in two of a slow test's variants where there are three or more, and one in three of the gate's over HTTP: all are tried on SQLite.
+    """In CI, try one in two or three of a slow test's variants where there are three or more, and one in four of the gate's over HTTP: all are tried on SQLite.
 
     `make test-all` tries all.
     """
@@ -49,7 +49,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             variants[item.nodeid.partition("[")[0], served].append(item)
     left_out = set[pytest.Item]()
     for (_, served), alike in variants.items():
-        step = 3 if served else 2 if len(alike) > 2 else 1
+        step = 4 if served else 3 if len(alike) > 3 else 2 if len(alike) > 2 else 1
         left_out |= {item for index, item in enumerate(alike) if index % step}
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]

@@ -134,12 +134,10 @@ def _conversation(search: TraceSearch, seen: Seen, found: Sequence[Any], *, whol
         traces = [replace(trace, tags={}) for trace in traces_of([one for one in found if one is not None])]
         if len(traces) < len(found):
             return UsageError(f"{counted(len(found) - len(traces), 'trace')} of it cannot be had any more")
-        # Turns outside of the window, and those that MLflow keeps under the session of an agent that was used as a tool.
+        # Turns outside of the window. What MLflow keeps under the session of an agent that was used as a tool is a conversation apart, as in MLflow.
         session = seen.key[1] if seen.key[0] == "session" else ""
-        nested = any(trace.session != session for trace in traces)
-        if session and (nested or not whole):
-            several = search.whole([trace_id for trace_id, _ in seen.traces], nested=nested)
-            return next((one for one in several if one.session == session), several[0])
+        if session and not whole and all(trace.session == session for trace in traces):
+            return next(one for one in search.whole([trace_id for trace_id, _ in seen.traces], nested=False) if one.session == session)
         return conversations_of(traces)[0]
     except UsageError as error:
         return error

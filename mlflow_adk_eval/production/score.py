@@ -28,7 +28,7 @@ from mlflow.entities import Metric, Param
 from pydantic import InstanceOf, TypeAdapter, ValidationError
 
 from mlflow_adk_eval.agents.recordings import StreamedRecording, recorded_run
-from mlflow_adk_eval.agents.traces.conversations import TracedConversation, agent_name
+from mlflow_adk_eval.agents.traces.conversations import agent_name
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
@@ -342,14 +342,12 @@ class _Spool:
         stratum_of, last = dict[str, str](), dict[str, str]()
         with self.rows.open("w", encoding="utf-8") as rows:
             for seen, stratum, found in loaded(search, drawn.drawn, edge_ms):
-                # The session that MLflow names may be of an agent that was used as a tool: then its traces are of another conversation.
-                name = found.session if isinstance(found, TracedConversation) and found.session not in ("", seen.key[1]) else seen.name
+                name = seen.name
                 try:
-                    twice = UsageError(f"it is part of session {name}, which was drawn as well") if name in stratum_of else None
-                    agent, trace_id, row = _row_of(name, stratum, twice or found)
+                    agent, trace_id, row = _row_of(name, stratum, found)
                 except UsageError as error:
                     why = error.problems[0] if isinstance(error, InputError) else error
-                    unreadable.append(f"{seen.name}: {' '.join(str(why).split())}")
+                    unreadable.append(f"{name}: {' '.join(str(why).split())}")
                     continue
                 rows.write(row)
                 names.add(agent)
