@@ -137,7 +137,8 @@ def _conversation(search: TraceSearch, seen: Seen, found: Sequence[Any], *, whol
         # Turns outside of the window. What MLflow keeps under the session of an agent that was used as a tool is a conversation apart, as in MLflow.
         session = seen.key[1] if seen.key[0] == "session" else ""
         if session and not whole and all(trace.session == session for trace in traces):
-            return next(one for one in search.whole([trace_id for trace_id, _ in seen.traces], nested=False) if one.session == session)
+            several = search.whole([trace_id for trace_id, _ in seen.traces], nested=False)
+            return next((one for one in several if one.session == session), UsageError("its traces cannot be had any more"))
         return conversations_of(traces)[0]
     except UsageError as error:
         return error
