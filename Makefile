@@ -1,6 +1,6 @@
-# Everything runs in .venv, made from any Python 3.11-3.13 with nothing installed: `make demo` and `make test` are all a newcomer needs.
+# Everything runs in .venv, made from any Python 3.11-3.14 with nothing installed: `make demo` and `make test` are all a newcomer needs.
 
-PYTHON ?= $(firstword $(foreach v,python3.13 python3.12 python3.11 python3 python,$(shell command -v $(v) >/dev/null 2>&1 && $(v) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $(v))))
+PYTHON ?= $(firstword $(foreach v,python3.13 python3.12 python3.11 python3.14 python3 python,$(shell command -v $(v) >/dev/null 2>&1 && $(v) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null && echo $(v))))
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
@@ -119,7 +119,7 @@ bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the t
 house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
 	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
 
-matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; needs Python 3.11 to 3.13
+matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; a set whose Python is missing is left out
 	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)
 
 frameworks: | $(UV) ## The examples with agents of other frameworks, each run and evaluated, in an environment that is made for it
@@ -134,7 +134,7 @@ screenshots: $(VENV)/.dev ## Take the pictures in docs/images with Debian's chro
 	$(BIN)/python docs/screenshots.py
 
 $(UV):
-	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found; set PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.14 found; set PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "making $(VENV) with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
