@@ -23,7 +23,13 @@ from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSp
 ROOT = Path(__file__).parent.parent
 _BEGIN, _END = "<!-- criteria: written by docs/criteria_table.py -->\n\n", "\n<!-- end of criteria -->"
 _BEGIN_CODE, _END_CODE = "# criteria: written by docs/criteria_table.py\n", "# end of criteria\n"
-_BY = {"computed": "computed", "judge": "a judge", "vertex or judge": "Vertex AI or a judge", "judge or vertex": "a judge or Vertex AI"}
+_BY = {
+    "computed": "computed",
+    "judge": "a judge",
+    "vertex or judge": "Vertex AI or a judge",
+    "vertex": "Vertex AI",
+    "judge or vertex": "a judge or Vertex AI",
+}
 _ORDER = list(_BY)
 _ONCE = ("backend", "instruction", "use_reference")
 """The settings that most criteria of the Rapid Eval API have."""
@@ -41,6 +47,9 @@ _NEEDS = {
 }
 _RUBRICS = [{"rubric_id": "tone", "rubric_content": {"text_property": "Polite"}}]
 _STEPS = [{"rubric_id": "a", "rubric_content": {"text_property": "Looks first"}}]
+_ALONE = "The service gets the message and the answer, not the earlier turns."
+_IN_CONVERSATION = "The service also gets the earlier messages and answers."
+_WITH_STEPS = "The service gets the turn with its tool calls, their results, the instructions and the tools, not the earlier turns."
 EXAMPLES: dict[str, tuple[Any, str]] = {
     "tool_trajectory_avg_score": (
         {"threshold": 1.0, "match_type": "IN_ORDER"},
@@ -100,12 +109,23 @@ EXAMPLES: dict[str, tuple[Any, str]] = {
         {"threshold": 0.8, "backend": "judge"},
         "A case scores 1 if the agent chose and used its tools well.",
     ),
+    "general_quality_v2": (0.8, f"A turn scores 0.75 if its answer meets three of the four rubrics. {_ALONE}"),
+    "text_quality_v2": (0.8, f"A turn scores 1 if its answer meets every rubric about the text. {_ALONE}"),
+    "instruction_following_v2": (0.9, f"A turn scores 0.5 if its answer does one of two things that the message asks for. {_ALONE}"),
+    "safety_v3": (1.0, f"A turn scores 1 if the answer breaks no rule of the service about safety. {_ALONE}"),
+    "multi_turn_general_quality_v2": (0.8, f"A turn scores 0.75 if its answer meets three of the four rubrics. {_IN_CONVERSATION}"),
+    "multi_turn_text_quality_v2": (0.8, f"A turn scores 1 if its answer meets every rubric about the text. {_IN_CONVERSATION}"),
+    "final_response_quality_v2": (0.8, f"A turn scores 0.75 if its answer meets three of the four rubrics. {_WITH_STEPS}"),
+    "hallucination_v2": (0.9, f"A turn scores 0.9 if nine of ten sentences are supported. {_WITH_STEPS}"),
+    "tool_use_quality_v2": (0.8, f"A turn scores 0.5 if its tool calls meet one of two rubrics. {_WITH_STEPS}"),
 }
 """By criterion: what a config may say of it, and when it scores what. Those of the Rapid Eval API have their scale instead."""
 
 
 def _decided_by(spec: CriterionSpec) -> str:
-    """Return who decides: ``computed``, ``judge``, or both backends, the default one first."""
+    """Return who decides: ``computed``, ``judge``, ``vertex``, or both backends, the default one first."""
+    if spec.origin == "vertex":
+        return "vertex"
     if spec.by_service is None:
         return "judge" if spec.judged else "computed"
     backends = ("vertex", "judge")
@@ -155,7 +175,7 @@ def _section(spec: CriterionSpec, told_once: Container[str] = ()) -> Iterable[st
     common = (JudgedSettings if spec.judged else CriterionSettings).model_fields
     threshold = default_config().thresholds().get(spec.name)
     yield from (f"{_sentence(spec.about)}.", "")
-    yield f"- **Decided by**: {_BY[_decided_by(spec)]}" + (', with `"backend": "judge"`' if _decided_by(spec).startswith("vertex") else "")
+    yield f"- **Decided by**: {_BY[_decided_by(spec)]}" + (', with `"backend": "judge"`' if _decided_by(spec) == "vertex or judge" else "")
     yield f"- **Range**: {_range(spec)}, {'higher' if spec.greater_is_better else 'lower'} is better. One score per {spec.scope}."
     if spec.informative:
         yield "- **Threshold**: optional. Every run measures this for information. With a threshold it decides."

@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializerFunctionWrapHandler, field_validator, model_serializer
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric
+from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric, unwanted
 
 
 class Settings(BaseModel):
@@ -121,6 +122,17 @@ class VertexSettings(JudgedSettings):
     """Our addition; ADK ignores it."""
 
 
+class ServiceSettings(VertexSettings):
+    """A criterion that Vertex's evaluation service alone can decide."""
+
+    @field_validator("backend")
+    @classmethod
+    def _service_alone(cls, backend: Literal["vertex", "judge"]) -> Literal["vertex", "judge"]:
+        if backend != "vertex":
+            raise unwanted(shown(backend), "'vertex', since only Vertex AI's evaluation service has this metric")
+        return backend
+
+
 class CustomSettings(CriterionSettings):
     """A function of the user's own; whatever else is given is passed to it."""
 
@@ -202,14 +214,15 @@ class CriterionSpec:
 
     name: str
     """What configs, MLflow's metrics and the gate's policies call it."""
-    origin: Literal["adk", "rapid_eval", "ours"]
-    """Who defined it: google-adk, which has a metric of that name; the Rapid Eval API, whose metric's name follows ``rapid_eval_``; or this package."""
+    origin: Literal["adk", "rapid_eval", "vertex", "ours"]
+    """Who defined it: google-adk or Vertex AI's evaluation service, which have a metric of that name; the Rapid Eval API, whose metric's name follows
+    ``rapid_eval_``; or this package."""
     about: str
     """What the score is, as a clause: ``1 for each turn whose tool calls match the expected ones, else 0``."""
     kept: str
     """What is kept beside the score, as a clause."""
     make: Callable[..., Any]
-    """Makes the criterion of its settings, or, if a judge decides, of its settings and a `VoteCollector`."""
+    """Makes the criterion of its settings, or, if a judge decides, of its settings and a `VoteCollector`. Without a prompt there is only `by_service`."""
     by_service: Callable[..., Any] | None = None
     """Makes it of its settings and a `VertexService`, where Vertex AI's evaluation service can decide."""
     settings: type[CriterionSettings] = CriterionSettings

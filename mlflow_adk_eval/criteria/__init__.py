@@ -30,6 +30,15 @@ MODULES = {
     "multi_turn_task_success_v1": "vertex",
     "multi_turn_trajectory_quality_v1": "vertex",
     "multi_turn_tool_use_quality_v1": "vertex",
+    "general_quality_v2": "vertex",
+    "text_quality_v2": "vertex",
+    "instruction_following_v2": "vertex",
+    "safety_v3": "vertex",
+    "multi_turn_general_quality_v2": "vertex",
+    "multi_turn_text_quality_v2": "vertex",
+    "final_response_quality_v2": "vertex",
+    "hallucination_v2": "vertex",
+    "tool_use_quality_v2": "vertex",
     **{metric.criterion: "rapid_criteria" for metric in RAPID_METRICS.values()},
 }
 INFORMATIVE = ("efficiency",)

@@ -1,8 +1,9 @@
-"""The criteria that ADK has Vertex AI's evaluation service decide: safety, coherence, and three about whole conversations.
+"""The criteria that Vertex AI's evaluation service decides: those that ADK has, and the other metrics that the service offers today.
 
-Each can be decided in two ways, as the setting ``backend`` says. With ``vertex``, ADK's way and the default, the service is asked; it takes a
+ADK's, which are safety, coherence and three about whole conversations, can be decided in two ways, as the setting ``backend`` says. With ``vertex``, ADK's way and the default, the service is asked; it takes a
 project and credentials, and its own explanation and its verdicts on single properties are kept beside the score. With ``judge``, a model of
-the config is asked with our prompts, as for every other judged criterion, and each vote is kept. The two ways need not agree to the digit.
+the config is asked with our prompts, as for every other judged criterion, and each vote is kept. The two ways need not agree to the digit. The others have the name that the service gives
+the metric with its version, so that another version is another criterion, and only the service decides them: it alone knows what it looks for.
 
 An answer that says nothing gets the worst score without a call, and so does a conversation without any answer.
 """
@@ -17,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.config.spec import CriterionSpec, Need, VertexSettings
+from mlflow_adk_eval.config.spec import CriterionSpec, Need, ServiceSettings, VertexSettings
 from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
@@ -189,7 +190,28 @@ class CaseGrade:
         return whole_case(run, outcome, voting.votes)
 
 
-Instance = Callable[[str, str], Json]
+Instance = Callable[[CaseRun, int, str], Json]
+"""From a turn of a case, by its index, and what counts as its answer to what the service wants."""
+
+
+def _alone(run: CaseRun, index: int, answer: str) -> Json:
+    return exchange(transcript.user_text(run.actual[index]), answer)
+
+
+def _in_conversation(run: CaseRun, index: int, answer: str) -> Json:
+    """Return a turn whose message follows what was said before."""
+    said = [(role, text(turn)) for turn in run.actual[:index] for role, text in _SPEAKERS]
+    earlier = [{"role": role, "parts": [{"text": text}]} for role, text in said if text]
+    instance = _alone(run, index, answer)
+    return {**instance, "prompt": {"contents": {"contents": [*earlier, *instance["prompt"]["contents"]["contents"]]}}}
+
+
+def _with_steps(run: CaseRun, index: int, answer: str) -> Json:
+    """Return a turn with what its agents were told, did and had for tools."""
+    return {**_alone(run, index, answer), "agent_eval_data": conversation(run.actual[index : index + 1])["agent_eval_data"]}
+
+
+_SPEAKERS: Sequence[tuple[str, Callable[[Invocation], str]]] = (("user", transcript.user_text), ("model", transcript.final_text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +222,6 @@ class VertexTurns:
     metric: str
     """What the service calls it."""
     instance: Instance
-    """From what the user and the agent said to what the service wants."""
     bounds: tuple[float, float]
     settings: VertexSettings
     service: VertexService
@@ -214,7 +235,7 @@ class VertexTurns:
         response = transcript.final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
         if trivial(response):
             return Cell(Scored(self.bounds[0], TRIVIAL))
-        result = await self.service.evaluate(self.metric, self.instance(transcript.user_text(turn), response), self.bounds)
+        result = await self.service.evaluate(self.metric, self.instance(run, index, response), self.bounds)
         return Cell(_outcome(result), votes_of(result, self.metric, place(run, index, self.name)))
 
 
@@ -291,16 +312,31 @@ def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> Criterion
     return _spec(name, about, kept=kept, scope="case", needs=needs, make=partial(CaseGrade, name), by_service=partial(VertexCase, name))
 
 
+def _service_spec(name: str, about: str, instance: Instance, needs: tuple[Need, ...] = ()) -> CriterionSpec:
+    how: dict[str, Any] = {"kept": "the service's explanation and its verdict on each rubric", "settings": ServiceSettings, "needs": needs}
+    by_service = partial(VertexTurns, name, name, instance, _SHARE)
+    return CriterionSpec(name=name, origin="vertex", about=about, make=by_service, by_service=by_service, **how)
+
+
 SPECS = (
-    _turn_spec("safety_v1", "1 for each answer that is safe, else 0", {"unsafe": 0.0, "safe": 1.0}, "safety_v1", exchange),
+    _turn_spec("safety_v1", "1 for each answer that is safe, else 0", {"unsafe": 0.0, "safe": 1.0}, "safety_v1", _alone),
     _turn_spec(
         "response_evaluation_score",
         "how coherent each answer is, from 1 to 5",
         _GRADES,
         RAPID_METRICS["coherence"].name,  # which the service answers for ADK's criterion, too
-        lambda _user, agent: {"prediction": agent},
+        lambda _run, _index, answer: {"prediction": answer},
     ),
     _case_spec("multi_turn_task_success_v1", "whether the conversation reached the user's goal"),
     _case_spec("multi_turn_trajectory_quality_v1", "how well the agent conducted the conversation", ("calls",)),
     _case_spec("multi_turn_tool_use_quality_v1", "how well the agent used its tools in the conversation", ("calls",)),
+    _service_spec("general_quality_v2", "how good each answer is, by rubrics that the service writes for the message", _alone),
+    _service_spec("text_quality_v2", "how well each answer is written", _alone),
+    _service_spec("instruction_following_v2", "how far each answer does what the message asks for", _alone),
+    _service_spec("safety_v3", "1 for each answer that is safe, else 0", _alone),
+    _service_spec("multi_turn_general_quality_v2", "how good each answer is, given the earlier turns", _in_conversation),
+    _service_spec("multi_turn_text_quality_v2", "how well each answer is written, given the earlier turns", _in_conversation),
+    _service_spec("final_response_quality_v2", "how good each answer is, given the agent's instructions, tools and steps", _with_steps),
+    _service_spec("hallucination_v2", "how much of each answer the agent's instructions and tools support", _with_steps),
+    _service_spec("tool_use_quality_v2", "how well the agent used its tools in each turn", _with_steps, ("calls",)),
 )

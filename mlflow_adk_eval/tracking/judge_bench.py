@@ -17,7 +17,7 @@ from mlflow_adk_eval.analysis.calibration.judge_error import rates_of
 from mlflow_adk_eval.analysis.calibration.labels import opinions_of
 from mlflow_adk_eval.analysis.stats.intervals import wilson_interval
 from mlflow_adk_eval.config.eval_config import judged_criteria
-from mlflow_adk_eval.config.spec import VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.calibration import judged_run
 from mlflow_adk_eval.gating.named_runs import run_id_of
@@ -158,7 +158,8 @@ def _labelled_cells(run_id: str, labels: Table, tracking_uri: str | None) -> Ben
         run_id = run_id_of(run_id, store)
         run = judged_run(store.evidence(run_id))
     given, source, _, _ = from_table(labels, run.units)
-    config, judged = run.report.config, judged_criteria(run.report.config)
+    config = run.report.config
+    judged = {name for name in judged_criteria(config) if CRITERIA[name].prompts}  # others have only Vertex AI's evaluation service
     cells = tuple(
         BenchCell(eval_id=unit.eval_id, invocation_index=unit.invocation_index, criterion=unit.criterion, passes=opinion.passed)
         for unit, opinion in opinions_of(given).items()

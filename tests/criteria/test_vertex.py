@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.vertex import conversation
+from mlflow_adk_eval.errors import ConfigError
 from mlflow_adk_eval.evalset.models import (
     AgentDetails,
     AppDetails,
@@ -22,7 +25,7 @@ from mlflow_adk_eval.evalset.models import (
 )
 from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
 from tests.criteria.vertex_kit import by_us, said, scores
-from tests.judge.providers.vertex_server import error, evaluating, metric_of, row, said_in, verdict
+from tests.judge.providers.vertex_server import client_of, error, evaluating, metric_of, row, said_in, verdict
 from tests.judge.servers import Reply, serving, together
 from tests.kit import call, event, recorded, run_of, turn
 
@@ -127,6 +130,114 @@ def test_without_verdicts_the_score_is_the_vote() -> None:
     (vote,) = result.votes
     assert (vote.rubric_id, vote.verdict, vote.explanation, vote.model) == (None, "3.5", "so so", "vertex:coherence")
     assert vote.latency_s > 0
+
+
+# The service's own names, each with its version
+
+ALONE = ("general_quality_v2", "text_quality_v2", "instruction_following_v2", "safety_v3")
+IN_CONVERSATION = ("multi_turn_general_quality_v2", "multi_turn_text_quality_v2")
+WITH_STEPS = ("final_response_quality_v2", "hallucination_v2", "tool_use_quality_v2")
+BY_SERVICE = (*ALONE, *IN_CONVERSATION, *WITH_STEPS)
+
+
+def talk() -> CaseRun:
+    tool = Part(function_response=FunctionResponse(id="1", name="weather", response={"sky": "clear"}))
+    details = AppDetails(agent_details={"root": AgentDetails(name="root", instructions="Be kind.")})
+    seen = recorded(
+        "Clear.",
+        event(FunctionCall(id="1", name="weather", args={}), author="root"),
+        InvocationEvent(author="root", content=Content(role="user", parts=(tool,))),
+        user="And the sky?",
+    ).model_copy(update={"app_details": details})
+    return run_of([turn("Hello!", user="Hi"), seen], None)
+
+
+def about_the_sky(name: str) -> Any:
+    """Return the instance of the second turn, which need not be asked about second."""
+    (found,) = (body["instance"] for body in asked(name, talk()) if "Clear." in str(body["instance"]["response"]))
+    return found
+
+
+@pytest.mark.parametrize("name", BY_SERVICE)
+def test_a_metric_is_asked_by_its_name_and_kept_like_any_other(name: str) -> None:
+    with serving(evaluating(lambda *_: row(0.5, "Half of it.", *PROPERTIES))) as server:
+        result = by_us(server, name, said("a", "b"))
+    assert [metric_of(request) for request in server.calls] == [name] * 2
+    assert (scores(result), result.score) == ([0.5, 0.5], 0.5)
+    cell = result.per_invocation[0]
+    assert isinstance(cell, Scored)
+    assert cell.rationale == "Half of it.\n- yes: It books a table. It called book.\n- no: It names the price."
+    assert [(vote.criterion, vote.model, vote.rubric_id, vote.verdict) for vote in result.votes[:2]] == [
+        (name, f"vertex:{name}", "r1", "yes"), (name, f"vertex:{name}", "r2", "no"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_SERVICE)
+def test_silence_gets_the_worst_score_and_a_refusal_none(name: str) -> None:
+    with serving(evaluating(lambda _metric, text: error(400, "blocked") if "bad" in text else row(1))) as server:
+        assert scores(by_us(server, name, said("good", "", "bad"))) == [1.0, 0.0, None]
+    assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize("name", BY_SERVICE)
+def test_another_version_is_another_criterion_and_another_question(name: str) -> None:
+    digests = {parse_config({"criteria": {one: 0.8}}, "config").digest() for one in (name, "safety_v1")}
+    assert len(digests) == 2
+    with serving(evaluating(lambda *_: row(1))) as server:
+        addresses = {client_of(server).address(metric, {}) for metric in (name, "safety_v1")}
+    assert len(addresses) == 2
+
+
+def test_only_the_service_decides_its_own_metrics() -> None:
+    with pytest.raises(
+        ConfigError, match=r"safety_v3\.backend: found 'judge'; wanted 'vertex', since only Vertex AI's evaluation service has this metric"
+    ):
+        parse_config({"criteria": {"safety_v3": {"threshold": 1, "backend": "judge"}}}, "config")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("safety_v2", "safety_v3"), ("general_quality_v1", "general_quality_v2"), ("tool_use_quality", "tool_use_quality_v2")],
+)
+def test_a_version_that_is_none_is_refused_with_what_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"Did you mean '{meant}'"):
+        parse_config({"criteria": {name: 0.8}}, "config")
+
+
+def test_the_names_are_the_newest_that_the_sdk_knows() -> None:
+    """Left out are media, and what takes a context or rubrics that an eval case has not; ADK has a criterion for the match."""
+    constants = pytest.importorskip("agentplatform._genai._evals_constant", reason="google-cloud-aiplatform 2 is not installed")
+    newest: dict[str, str] = constants.METRIC_LATEST_SPEC_NAME
+    others = {"grounding", "final_response_match", "final_response_reference_free", "gecko_text2image", "gecko_text2video"}
+    assert sorted(BY_SERVICE) == sorted(spec for name, spec in newest.items() if name not in others)
+    assert sorted(BY_SERVICE) == sorted(name for name, spec in CRITERIA.items() if spec.origin == "vertex")
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_an_answer_is_shown_with_its_message(name: str) -> None:
+    instance = about_the_sky(name)
+    assert instance["prompt"]["contents"]["contents"] == [{"parts": [{"text": "And the sky?"}]}]
+    assert "Hello!" not in str(instance)
+
+
+@pytest.mark.parametrize("name", IN_CONVERSATION)
+def test_an_answer_is_shown_after_what_was_said_before(name: str) -> None:
+    instance = about_the_sky(name)
+    assert instance["prompt"]["contents"]["contents"] == [
+        {"role": "user", "parts": [{"text": "Hi"}]},
+        {"role": "model", "parts": [{"text": "Hello!"}]},
+        {"parts": [{"text": "And the sky?"}]},
+    ]
+    assert instance["response"]["contents"]["contents"] == [{"parts": [{"text": "Clear."}]}]
+
+
+@pytest.mark.parametrize("name", WITH_STEPS)
+def test_an_answer_is_shown_with_the_steps_of_its_turn(name: str) -> None:
+    instance = about_the_sky(name)
+    data = instance["agentEvalData"]
+    assert data["agents"]["root"]["instruction"] == "Be kind."
+    assert [kind for _, part in parts(data) for kind in part] == ["text", "functionCall", "functionResponse", "text"]
+    assert instance["response"]["contents"]["contents"] == [{"parts": [{"text": "Clear."}]}]
 
 
 # No verdict

@@ -103,6 +103,32 @@ def shape(body: Any) -> str:
 # The same
 
 
+@pytest.mark.parametrize("name", ["general_quality_v2", "safety_v3", "multi_turn_general_quality_v2", "multi_turn_text_quality_v2"])
+def test_the_service_is_shown_what_its_own_client_shows_it(name: str, agentplatform: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.genai.types import HttpOptions
+    from google.oauth2.credentials import Credentials
+
+    def said_by(role: str | None, text: str) -> dict[str, Any]:
+        return {"parts": [{"text": text}], **({"role": role} if role else {})}
+
+    types = agentplatform.types
+    earlier = [types.evals.Message(turn_id=role, content=said_by(role, text)) for role, text in (("user", "q0"), ("model", "a"))]
+    case = types.EvalCase(
+        prompt=said_by(None, "q1"),
+        responses=[types.ResponseCandidate(response=said_by(None, "b"))],
+        conversation_history=earlier if name.startswith("multi_turn") else None,
+    )
+    with serving(evaluating(worth)) as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        where = {"http_options": HttpOptions(base_url=server.url), "credentials": Credentials("token")}
+        client = agentplatform.Client(project=PROJECT, location=LOCATION, **where)
+        client.evals.evaluate(dataset=types.EvaluationDataset(eval_cases=[case]), metrics=[types.Metric(name=name)])
+        (theirs,) = [request.body for request in server.calls]
+        by_us(server, name, said("a", "b"))
+        ours = [request.body for request in server.calls[1:]]
+    assert shape(theirs) in set(map(shape, ours))
+
+
 @pytest.mark.parametrize("name", [SAFETY, *WHOLE])
 def test_scores_and_verdicts_are_adks(name: str, by_adk: ByAdk) -> None:
     for turns in conversations():

@@ -148,7 +148,7 @@ def _problems_together(items: Sequence[BenchItem]) -> Iterator[Problem]:
 
 def judged_names() -> list[str]:
     """Return the criteria that items can be about."""
-    judged = [name for name in CRITERIA if issubclass(CRITERIA[name].settings, JudgedSettings) and not name.startswith("rapid_eval")]
+    judged = [name for name, spec in CRITERIA.items() if spec.prompts and not name.startswith("rapid_eval")]
     return [name for name in judged if not any(word in name for word in ("user_simulator", "trajectory", "multi_turn"))]
 
 

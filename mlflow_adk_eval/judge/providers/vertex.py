@@ -38,7 +38,7 @@ Material = Json | Sequence[Mapping[str, str]]
 """What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
-_WAY_OUT = 'Or use your own judge: "backend": "judge" in the settings of the criterion, or backend="local" in evaluate_instances.'
+_WAY_OUT = 'Or use your own judge: "backend": "judge" in the settings of a criterion that has this backend, or backend="local" in evaluate_instances.'
 _UNSENDABLE = "this cannot be sent to Vertex AI"
 _STATUS_OF = {2: 500, 4: 504, 7: 403, 8: 429, 10: 503, 13: 500, 14: 503, 16: 401}
 """The HTTP statuses of the gRPC codes with which a row may fail though another one, or the same one later, would not."""
