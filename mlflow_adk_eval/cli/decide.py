@@ -101,11 +101,9 @@ def evaluators(options: dict[str, Any], tracking_uri: str | None, *, shown: bool
 @shared.signing_options
 @shared.published_options
 @shared.mlflow_options
-def promote_command(
-    model: str, *, version: str, alias: str, dry_run: bool, summary: Path | None, junit: Path | None, as_json: bool, **options: Any
-) -> None:
+def promote_command(model: str, *, version: str, alias: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Set an alias on a version of MODEL if its run passes the gate."""
-    shared.check_published(summary, junit)
+    files = shared.published(options)
     how = {name: options.pop(name) for name in ("run_id", "policy", "wait_s", "signing_key", "verify_key", "checkpoint", "tracking_uri")}
     reevaluate, holdout = evaluators(options, how["tracking_uri"], shown=not as_json)
     decision = adk_eval.promote(
@@ -115,14 +113,14 @@ def promote_command(
     outcome = f"{alias} is now version {version} of {model}" if moved else f"{alias} was not moved{' (dry run)' if dry_run else ''}"
     extra = {"model": model, "version": version, "alias": alias, "moved": moved}
     title = f"version {version} of {model} as {alias}"
-    uri, then = how["tracking_uri"], ""
+    uri, then, policy = how["tracking_uri"], "", how["policy"]
     if moved:
         then = command("verify", model, alias=alias, tracking_uri=uri)
     elif decision.passed:
-        then = command("promote", model, version=version, alias=alias, run_id=decision.run_id, policy=how["policy"], tracking_uri=uri)
+        then = command("promote", model, version=version, alias=alias, run_id=decision.run_id, policy=policy, tracking_uri=uri)
     elif not as_json:
         then = after_failure(decision.run_id, uri, decision.baseline_run_id or None)
-    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, summary=summary, junit=junit, then=then)
+    show_decision(decision, as_json=as_json, title=title, outcome=outcome, extra=extra, then=then, files=files, basis=(policy, uri))
 
 
 @click.command("rollback", epilog=shared.EXIT_CODES)
@@ -180,9 +178,9 @@ Exit codes:
 @reevaluation_options
 @shared.published_options
 @shared.mlflow_options
-def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, junit: Path | None, as_json: bool, **options: Any) -> None:
+def gate_command(run_id: str, *, policy: Path | None, as_json: bool, **options: Any) -> None:
     """Decide whether the agent that RUN evaluated is good enough. Changes nothing."""
-    shared.check_published(summary, junit)
+    files = shared.published(options)
     compared = {name: options.pop(name) for name in ("baseline", "model", "tracking_uri")}
     reevaluate, _ = evaluators(options, compared["tracking_uri"], shown=not as_json)
     decision = adk_eval.gate(run_id, policy, **compared, reevaluate=reevaluate, raise_on_failure=False)
@@ -190,7 +188,7 @@ def gate_command(run_id: str, *, policy: Path | None, summary: Path | None, juni
     if not as_json:
         passed, before = decision.passed, decision.baseline_run_id or None
         then = after_pass(run_id, uri, policy=policy, model=compared["model"]) if passed else after_failure(run_id, uri, before)
-    show_decision(decision, as_json=as_json, summary=summary, junit=junit, then=then)
+    show_decision(decision, as_json=as_json, then=then, files=files, basis=(policy, uri))
 
 
 @click.command("verify", epilog=shared.EXIT_CODES)

@@ -29,6 +29,7 @@ from mlflow_adk_eval.cli import decide, files, init, judges, look, record, run, 
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 _UNDECIDED = 2
 """The greatest exit code that is a verdict."""
@@ -183,7 +184,7 @@ def _ended_by(error: AdkEvalError, *, shown: bool = False) -> int:
         if is_json():
             LOGGER.error(str(error), extra=error_json(error))
         elif not shown:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {redacted(str(error), secrets_of())}", err=True)  # the action puts it on the pull request
     with suppress(OSError):
         if "--json" in sys.argv[1:] and not isinstance(error, OutputError):
             print_json(error_json(error))

@@ -173,6 +173,7 @@ conversation_options = together(
 published_options = together(
     option("--summary", type=PATH, help="Also write the decision as Markdown. In GitHub Actions, the step summary always gets it."),
     option("--junit", type=PATH, help="Also write the decision as JUnit XML."),
+    option("--comment", type=PATH, help="Also write a page for a pull request: verdict, causes, changes since the baseline, cost."),
 )
 """Where else a decision is written."""
 
@@ -265,11 +266,13 @@ def check_output(file: Path | None, *, force: bool = False, remedy: str = "--for
         raise UsageError(f"{file} cannot be written: there is no folder {file.parent}")
 
 
-def check_published(summary: Path | None, junit: Path | None) -> None:
-    """Refuse files of a decision that cannot be written, before anything is decided.
+def published(options: dict[str, Any]) -> dict[str, Path | None]:
+    """Take the files of `published_options` out of the options, and refuse those that cannot be written before anything is decided.
 
     Raises:
         UsageError: if the folder of one does not exist.
     """
-    for file in (summary, junit):
+    files = {name: options.pop(name) for name in ("summary", "junit", "comment")}
+    for file in files.values():
         check_output(file, force=True)
+    return files

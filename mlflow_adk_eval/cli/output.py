@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
@@ -232,8 +234,8 @@ def show_decision(
     outcome: str = "",
     extra: Mapping[str, Any] | None = None,
     then: str = "",
-    summary: Path | None = None,
-    junit: Path | None = None,
+    files: Mapping[str, Path | None] = MappingProxyType({}),
+    basis: tuple[Path | None, str | None] = (None, None),
 ) -> NoReturn:
     """Print a decision, write it where it was asked for, annotate the job if this is GitHub Actions, and exit by its verdict.
 
@@ -246,8 +248,8 @@ def show_decision(
         outcome: what was done about it.
         extra: what the JSON holds besides.
         then: the command to run next; empty where there is none.
-        summary: the file for Markdown.
-        junit: the file for XML.
+        files: for Markdown (``summary``), XML (``junit``) and the page of a pull request (``comment``).
+        basis: the policy and the tracking URI, which that page needs.
 
     Raises:
         OutputError: with the verdict and the outcome, if some place did not take it.
@@ -268,10 +270,15 @@ def show_decision(
             for line in filter(None, (outcome, f"next: {then}" if then else "")):
                 click.echo(line)
 
+    def write(name: str, file: Path) -> None:
+        from mlflow_adk_eval.tracking.compare import review_page  # noqa: PLC0415 - only this page needs it
+
+        make = {"summary": lambda: page, "junit": lambda: ci.junit_of(decision)}
+        write_file(file, make.get(name, lambda: review_page(decision, *basis, title=title, outcome=outcome))())
+
     page = decision_summary(decision, title) + (f"\n{plain(outcome)}\n" if outcome else "")
     writes = [show, lambda: ci.append_step_summary(page)]
-    writes += [lambda: write_file(summary, page)] if summary else []
-    writes += [lambda: write_file(junit, ci.junit_of(decision))] if junit else []
+    writes += [partial(write, name, file) for name, file in files.items() if file]
     writes += [lambda: click.echo("\n".join(ci.annotations_of(decision)), err=True)] if ci.on_github() else []
     about = f"{title}: " if title else f"run {decision.run_id}: "
     deliver(about + "; ".join(filter(None, (decision.verdict, outcome))), *writes)

@@ -1,4 +1,4 @@
-"""Comparing runs in MLflow, or reports, keeping the page that explains what changed, and how many cases a comparison takes."""
+"""Comparing runs in MLflow, or reports, keeping the page that explains what changed, what a decision rests on, and how many cases a comparison takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import pvariance
 from typing import Literal
 
@@ -15,13 +16,16 @@ from mlflow_adk_eval.analysis.stats import intervals
 from mlflow_adk_eval.analysis.stats import power as planning
 from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import TrackingError, UsageError, did_you_mean
+from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.gating.drift import JudgeDrift, described
 from mlflow_adk_eval.gating.named_runs import run_id_of
-from mlflow_adk_eval.gating.policy.model import Spend
+from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.policy.model import Price, Spend
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.attempts import share_of
+from mlflow_adk_eval.report.markdown import comment_of
+from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import grouped, mean
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ReadableRun, examine
@@ -127,6 +131,31 @@ def _facts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         for name, value in sorted(evidence.params.items()):
             if name.startswith(prefix):
                 yield label + name.removeprefix(prefix), value
+
+
+def review_page(decision: Decision, policy: Path | None, tracking_uri: str | None = None, *, title: str = "", outcome: str = "") -> str:
+    """Return the page of a decision for a pull request, as far as the runs can be read. The decision stands, so nothing is raised.
+
+    Args:
+        decision: what was decided.
+        policy: by which policy.
+        tracking_uri: the MLflow server or store; ``None``: MLflow's own setting.
+        title: what it is about; empty: the run.
+        outcome: what was done about it.
+    """
+    about, report, comparison, prices = {"title": title, "outcome": outcome}, None, None, dict[str, Price]()
+    try:
+        prices = load_policy(policy).prices
+        about["page"] = page_of(decision.run_id, tracking_uri=tracking_uri)
+        with store_at(tracking_uri) as store:
+            run = readable_run(store.evidence(decision.run_id), "shown")
+            report = run.report
+            if decision.baseline_run_id:
+                before = readable_run(store.evidence(decision.baseline_run_id))
+                comparison = compared(run_of_examined(before), run_of_examined(run))
+    except AdkEvalError as error:
+        about["missing"] = str(error)
+    return comment_of(decision, report, comparison, prices, about)
 
 
 def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = None) -> str:

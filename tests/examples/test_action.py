@@ -42,6 +42,8 @@ class Runner:
     """What expressions stand for."""
     base: str = ""
     """The branch that a pull request is to be merged into."""
+    github: dict[str, str] = field(default_factory=dict[str, str])
+    """Variables of a pull request's job; empty: nobody comments."""
 
     @property
     def uri(self) -> str:
@@ -51,10 +53,14 @@ class Runner:
         """Run the action's steps until one fails, and return its outputs."""
         given = GIVEN | {name.replace("_", "-"): value for name, value in given.items()}
         self.known = {f"inputs.{name}": given.get(name, one.get("default", "")) for name, one in INPUTS.items()}
+        self.known |= {"inputs.github-token": "t0ken", "github.event.pull_request.number": "7"}
         self.codes, self.said = {}, ""
+        self._step(STEPS["Name what belongs to this evaluation"])
         for name in ("Policy", "Evaluate", "Decide"):
             if not any(self.codes.values()):
                 self.codes[name] = self._step(STEPS[name])
+        if self.github:
+            assert [self._step(STEPS[name]) for name in ("Page and report", "Comment")] == [0, 0], self.said
         self.codes = {name: code for name, code in self.codes.items() if name != "Policy" or code}
         return {name: self._told(output["value"]) for name, output in ACTION["outputs"].items()}
 
@@ -68,11 +74,12 @@ class Runner:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "GITHUB_", "GOOGLE_", "GEMINI_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         github = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary), "GITHUB_BASE_REF": self.base}
+        github |= {"GITHUB_WORKFLOW": "CI", "GITHUB_JOB": "gate", "GITHUB_ACTION_PATH": str(PROJECT)} | self.github
         ours = {"MLFLOW_TRACKING_URI": self.uri, "PYTHONWARNINGS": "ignore", "RUNNER_TEMP": str(self.folder.parent), "PATH": path}
         inputs = {name: self._told(value) for name, value in step["env"].items()}
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-            cwd=self.folder / self._told(step["working-directory"]),
+            cwd=self.folder / self._told(step.get("working-directory", ".")),
             env=kept | github | ours | inputs,
             capture_output=True,
             text=True,
@@ -80,7 +87,7 @@ class Runner:
         )
         self.said += done.stdout + done.stderr + summary.read_text()
         outputs = (line.partition("=") for line in output.read_text().splitlines())
-        self.known |= {f"steps.{step['id']}.outputs.{name}": value for name, _, value in outputs}
+        self.known |= {f"steps.{step.get('id')}.outputs.{name}": value for name, _, value in outputs}
         return done.returncode
 
 
@@ -148,14 +155,14 @@ def test_the_ledger_lies_outside_the_checkout_where_the_cache_finds_it(tmp_path:
 
 def test_each_input_is_used_and_each_expression_is_known() -> None:
     text = (PROJECT / "action.yml").read_text("utf-8")
-    used = set(EXPRESSION.findall(text))
+    used = {name for expression in EXPRESSION.findall(text) for name in re.findall(r"(?:inputs|steps|github|runner)\.[\w.-]+", expression)}
     outputs = {
         f"steps.{step['id']}.outputs.{name}"
         for step in STEPS.values()
         for name in re.findall(r"echo \"([\w-]+)=.*GITHUB_OUTPUT", step.get("run", ""))
     }
-    github = {"runner.temp", "github.run_id", "github.run_attempt", "github.job"}
-    assert used == {f"inputs.{name}" for name in INPUTS} | outputs | github
+    github = {"runner.temp", "github.run_id", "github.run_attempt", "github.job", "github.token", "github.event.pull_request.number"}
+    assert used == {f"inputs.{name}" for name in INPUTS} | outputs | github | {"steps.page.outcome"}
 
 
 def test_the_page_names_each_input_and_output() -> None:
@@ -169,11 +176,12 @@ def test_the_workflow_that_can_be_called_is_the_action_with_a_job_around_it() ->
     plain = {name: {key: value for key, value in one.items() if key != "type"} for name, one in called["inputs"].items()}
     assert plain.pop("environment")["default"] == ""
     assert job["environment"] == "${{ inputs.environment }}"
-    assert plain | {"promote": plain["promote"] | {"default": "false"}} == INPUTS
+    commenting = {"comment": INPUTS["comment"], "github-token": INPUTS["github-token"]}
+    assert plain | {"promote": plain["promote"] | {"default": "false"}} | commenting == INPUTS
     assert called["inputs"]["promote"]["default"] is False
     (ours, uses) = (next(step for step in job["steps"] if step.get(key) == value) for key, value in AT_ITS_COMMIT)
     assert ours["with"] == {"repository": "${{ job.workflow_repository }}", "ref": "${{ job.workflow_sha }}", "path": ".mlflow_adk_eval"}
-    assert uses["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in INPUTS}
+    assert uses["with"] == {name: f"${{{{ inputs.{name} }}}}" for name in INPUTS if name not in commenting} | {"comment": "false"}
     assert set(called["secrets"]) == set(uses["env"]), "hand each secret of the workflow to the action as a variable, and no others"
     outputs = {name: one["description"] for name, one in ACTION["outputs"].items()}
     assert {name: one["description"] for name, one in called["outputs"].items()} == outputs
@@ -233,6 +241,7 @@ def test_what_init_writes_runs_the_commands_of_the_action(tmp_path: Path, monkey
     known = {f"inputs.{name}": value for name, value in inputs.items()} | {
         "steps.evaluate.outputs.run-id": "r1",
         "steps.policy.outputs.path": "evals/gate.yaml",
+        "steps.own.outputs.folder": str(tmp_path),
     }
     told = {
         name: {key: EXPRESSION.sub(lambda found: known.get(found[1], ""), text) for key, text in step.get("env", {}).items()}
@@ -243,5 +252,5 @@ def test_what_init_writes_runs_the_commands_of_the_action(tmp_path: Path, monkey
     init = commands(
         "init", [(step["run"], {"POLICY": "evals/gate.yaml"}) for step in written["steps"] if step.get("name") in ("Evaluate", "Gate")]
     )
-    assert init == action
+    assert init == [action[0], action[1] - {"--comment", str(tmp_path / "comment.md")}], "the workflow of init has only a summary"
     assert len(init) == 2

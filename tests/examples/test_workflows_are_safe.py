@@ -14,6 +14,8 @@ from tests.cli.test_cli import invoke
 PROJECT = Path(__file__).parents[2]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md")), *sorted((PROJECT / "example_projects").rglob("README.md"))]
 Workflow = dict[str, Any]
+COMMENTS = re.compile(r"/agent-comment\.yml(@COMMIT)?$")
+"""The workflow that may write on a pull request, since it runs nothing of it."""
 
 
 def loaded(text: str) -> Workflow:
@@ -51,12 +53,19 @@ def of_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workflow:
 def problems(workflow: Workflow) -> list[str]:
     """Return what the code of a pull request could use."""
     events = workflow.get("on", {})
-    found = ["pull_request_target"] if "pull_request_target" in events or "workflow_run" in events else []
+    found = ["pull_request_target"] if "pull_request_target" in events else []
+    if "workflow_run" in events and not all(
+        COMMENTS.search(job.get("uses", "")) and "secrets" not in job for job in workflow["jobs"].values()
+    ):
+        found.append("workflow_run")
     if workflow.get("permissions") is None or "write" in str(workflow["permissions"]):
         found.append("permissions")
     if "secrets." in str(workflow.get("env", "")):
         found.append("secrets for all jobs and steps")
     for name, job in workflow["jobs"].items():
+        writes = any(right == "write" for right in job.get("permissions", {}).values())
+        if writes and {"pull_request", "workflow_run"} & set(events) and not COMMENTS.search(job.get("uses", "")):
+            found.append(f"{name} may write")
         if job.get("secrets") == "inherit":
             found.append(f"{name} inherits all secrets")
         if "secrets." in str(job.get("env", "")):
@@ -76,7 +85,7 @@ def problems(workflow: Workflow) -> list[str]:
 
 
 def test_there_are_workflows_to_look_at() -> None:
-    assert len(shown()) == 3
+    assert len(shown()) == 4
     assert {"example_projects/ci_gate/.github/workflows/agent-gate.yml", ".github/workflows/agent-gate.yml"} <= set(shipped())
 
 
@@ -109,7 +118,7 @@ def test_what_was_wrong_is_found() -> None:
     workflow = {
         "on": {"pull_request": None, "pull_request_target": None},
         "env": {"KEY": "${{ secrets.KEY }}"},
-        "jobs": {"a": call, "b": promote, "c": gate},
+        "jobs": {"a": call, "b": promote, "c": gate, "d": {"permissions": {"pull-requests": "write"}}},
     }
     assert problems(workflow) == [
         "pull_request_target",
@@ -119,4 +128,9 @@ def test_what_was_wrong_is_found() -> None:
         "b promotes on other events, beside others, or without an environment",
         "c gives secrets to all steps",
         "c: its own policy",
+        "d may write",
     ]
+    comment = {"uses": "OWNER/x/.github/workflows/agent-comment.yml@COMMIT", "permissions": {"pull-requests": "write"}}
+    assert problems({"on": {"workflow_run": None}, "permissions": {}, "jobs": {"a": comment}}) == []
+    assert problems({"on": {"workflow_run": None}, "permissions": {}, "jobs": {"a": comment | {"secrets": {"K": "k"}}}}) == ["workflow_run"]
+    assert problems({"on": {"workflow_run": None}, "permissions": {}, "jobs": {"a": {"steps": []}}}) == ["workflow_run"]
