@@ -33,7 +33,7 @@ from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.evalset.conversation import REPLAYED
 from mlflow_adk_eval.evalset.files import dumps
-from mlflow_adk_eval.evalset.models import EvalSet, canonical_json, eval_set_digest
+from mlflow_adk_eval.evalset.models import EvalSet, Json, canonical_json, eval_set_digest
 from mlflow_adk_eval.evalset.parse import no_collection
 from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world, world_digest
 from mlflow_adk_eval.gating.attestation import AGENT_SOURCE, SOURCE_PARAM
@@ -76,7 +76,7 @@ AGENT_CHANGED = "agent_changed"
 MOST_TRACES = 2_000
 """How many traces a run has that does not say."""
 TABLE, MANIFEST = "invocations.json", "manifest.json"
-NOTE, TABLES = "mlflow.note.content", "mlflow.loggedArtifacts"
+NOTE, TABLES, QUALITY_CRITERIA = "mlflow.note.content", "mlflow.loggedArtifacts", "mlflow.genaiEvaluate.qualityCriteria"
 """Tags of a run that others may have written, too."""
 EVAL_SET, RESULT, REPORT = "eval_set.json", "result.evalset_result.json", "report.html"
 """What people and ADK read. Only small runs hold the first two, which anybody can make from the parts."""
@@ -312,12 +312,28 @@ def bundle_of(
         tags={
             "adk_eval.verdict": report.verdict,
             NOTE: keepable.fitted(keepable.storable_text("\n\n".join(filter(None, notes)), secrets), keepable.LONGEST_TAG),
+            **quality_criteria(report.config),
             TABLES: json.dumps([{"path": f"{manifests.FOLDER}/{name}", "type": "table"} for name in tables]),
         },
         traces=records,
         status=SELF_COMPARISON if itself else "complete",
         series={"case_pass_rate_by_run": tuple(map(manifests.rounded_metric, rates))} if rates else {},
     )
+
+
+def quality_criteria(config: EvalConfig) -> dict[str, str]:
+    """Return the tag in which MLflow keeps what a run must reach, as its ``genai.evaluate(quality_criteria=...)`` does; none where it is too long.
+
+    Every case must reach the threshold, so the pass rate must be 1; so must the mean, where all cases have one threshold.
+    """
+    rules: list[Json] = []
+    for name, listed in config.by_criterion.items():
+        key, thresholds = manifests.key_of_criterion(name), {one.threshold for one in listed}
+        comparator = "GTE" if config.greater_is_better(name) else "LTE"
+        rules += [{"metricKey": f"{key}/mean", "comparator": comparator, "threshold": one} for one in thresholds if len(thresholds) == 1]
+        rules.append({"metricKey": f"{key}/pass_rate", "comparator": "GTE", "threshold": 1.0})
+    tag = json.dumps({"schemaVersion": 1, "revision": config.digest(), "rules": rules}, separators=(",", ":"))
+    return {QUALITY_CRITERIA: tag} if rules and len(tag) <= keepable.LONGEST_TAG else {}
 
 
 def sample_of(report: Report) -> Sequence[CaseResult]:

@@ -429,14 +429,15 @@ def finish_run(client: MlflowClient, bundle: bundles.Bundle, *, ends: bool = Tru
     # 3. The traces.
     write_traces(client, run, bundle.traces)
     missing = missing_traces(client, run, bundle.traces)
-    # 4. What the run says of itself; of one of which others have said something, too, their note and their tables stay, before ours.
+    # 4. What the run says of itself; of one of which others have said something, too, their note and their tables stay, before ours, and their criteria instead.
     tags = dict(bundle.tags)
     if run.joined:
         theirs = client.get_run(run.run_id).data.tags
         note, tables = _without_pending(theirs.get(bundles.NOTE, "")), json.loads(theirs.get(bundles.TABLES, "[]"))
         both = note if tags[bundles.NOTE] in note else "\n\n".join(filter(None, (note, tags[bundles.NOTE])))
         ours = [table for table in json.loads(tags[bundles.TABLES]) if table not in tables]
-        tags |= {bundles.NOTE: fitted(both, LONGEST_TAG), bundles.TABLES: json.dumps([*tables, *ours])}
+        kept = {name: value for name, value in theirs.items() if name == bundles.QUALITY_CRITERIA}
+        tags |= {bundles.NOTE: fitted(both, LONGEST_TAG), bundles.TABLES: json.dumps([*tables, *ours]), **kept}
     log_in_batches(client, run.run_id, tags={**tags, "adk_eval.status": "partial" if missing else bundle.status})
     if ends:
         client.set_terminated(run.run_id, "FINISHED")

@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.errors import TrackingError, UsageError
+from tests.kit import turn_json
 from tests.mlflow_kit import copied
 from tests.tracking import judged
 from tests.tracking.small import CONFIG, expected_of, many, rooms
+
+CRITERIA_TAG = "mlflow.genaiEvaluate.qualityCriteria"
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_an_open_run_keeps_its_name_its_note_its_tables_and_stays_open(uri: str)
 
     from mlflow_adk_eval import gate
 
-    tags = {"mlflow.note.content": "my note", "mlflow.source.name": "train.py", "team": "lights"}
+    tags = {"mlflow.note.content": "my note", "mlflow.source.name": "train.py", "team": "lights", CRITERIA_TAG: "mine"}
     with mlflow.start_run(experiment_id=mlflow.create_experiment("open"), run_name="mine", tags=tags) as mine:
         mlflow.log_param("adk_eval.num_runs", "1")
         mlflow.log_table(pd.DataFrame({"a": [1]}), "mine.json")
@@ -103,6 +106,7 @@ def test_an_open_run_keeps_its_name_its_note_its_tables_and_stays_open(uri: str)
         assert "still running" in gate(mine.info.run_id, raise_on_failure=False).reasons[0]
     said = run.data.tags
     assert (run.info.run_name, said["mlflow.source.name"], said["team"]) == ("mine", "train.py", "lights")
+    assert said[CRITERIA_TAG] == "mine"
     assert said["mlflow.note.content"].startswith("my note\n\n**3 of 3 cases passed**")
     assert [table["path"] for table in json.loads(said["mlflow.loggedArtifacts"])] == ["mine.json", "adk_eval/invocations.json"]
     assert (said["mlflow.runType"], said["adk_eval.status"], said["adk_eval.verdict"]) == ("genai_evaluate", "complete", "passed")
@@ -201,3 +205,61 @@ def test_prompts_that_cannot_be_registered_do_not_cost_the_evaluation(uri: str, 
     assert any("neither in MLflow's registry" in note for note in report.notes)
     assert "neither in MLflow's registry" in caplog.text
     assert (run.data.tags["adk_eval.status"], run.data.tags["adk_eval.verdict"]) == ("complete", "passed")
+
+
+def criteria_of_mlflow(tag: str, metrics: dict[str, float]) -> dict[str, bool]:
+    """Return whether each rule of a tag holds, read as MLflow 3.18 writes it: ``mlflow.genai.evaluation.quality_criteria`` has the same fields and words."""
+    said = json.loads(tag)
+    assert (said.keys(), said["schemaVersion"]) == ({"schemaVersion", "revision", "rules"}, 1)
+    assert all(rule.keys() == {"metricKey", "comparator", "threshold"} for rule in said["rules"])
+    compare = {"GTE": lambda value, bound: value >= bound, "LTE": lambda value, bound: value <= bound}
+    return {rule["metricKey"]: compare[rule["comparator"]](metrics[rule["metricKey"]], rule["threshold"]) for rule in said["rules"]}
+
+
+@pytest.mark.parametrize(("answers", "verdict"), [({}, "passed"), ({"heat": [turn_json("21 degrees please", "No.")]}, "failed")])
+def test_the_thresholds_are_the_quality_criteria_of_mlflow_and_agree_with_the_verdict(
+    uri: str, answers: dict[str, Any], verdict: str
+) -> None:
+    report = scored(**answers) if answers else scored()
+    run = of(logged(report).run_id)
+    held = criteria_of_mlflow(run.data.tags[CRITERIA_TAG], run.data.metrics)
+    assert run.data.tags["adk_eval.verdict"] == verdict
+    assert all(held.values()) == (verdict == "passed")
+    assert held.keys() >= {f"{name}/pass_rate" for name in report.config.thresholds()}
+
+
+def test_quality_criteria_name_a_mean_only_where_all_cases_have_one_threshold() -> None:
+    from mlflow_adk_eval.config.eval_config import parse_config
+    from mlflow_adk_eval.tracking.bundle import QUALITY_CRITERIA, quality_criteria
+
+    criteria = {"response_match_score": 0.8, "tool_call_count_v1": 4}
+    config = parse_config({"criteria": criteria, "case_criteria": {"a": {"response_match_score": 0.5}}}, "config")
+    rules = json.loads(quality_criteria(config)[QUALITY_CRITERIA])["rules"]
+    assert rules == [
+        {"metricKey": "response_match_score/pass_rate", "comparator": "GTE", "threshold": 1.0},
+        {"metricKey": "tool_call_count_v1/mean", "comparator": "LTE", "threshold": 4.0},
+        {"metricKey": "tool_call_count_v1/pass_rate", "comparator": "GTE", "threshold": 1.0},
+    ]
+
+
+def test_quality_criteria_are_written_as_mlflow_writes_them() -> None:
+    theirs = pytest.importorskip("mlflow.genai.evaluation.quality_criteria", reason="MLflow has no quality criteria before 3.18")
+    from mlflow.utils import mlflow_tags
+
+    from mlflow_adk_eval.config.eval_config import parse_config
+    from mlflow_adk_eval.tracking.bundle import QUALITY_CRITERIA, quality_criteria
+
+    config = parse_config({"criteria": {"response_match_score": 0.8, "tool_call_count_v1": 4}}, "config")
+    ours = json.loads(quality_criteria(config)[QUALITY_CRITERIA])
+    rules = [
+        theirs.QualityCriteriaRule(name, aggregation, comparator, bound)
+        for name, aggregation, comparator, bound in (
+            ("response_match_score", "mean", ">=", 0.8),
+            ("response_match_score", "pass_rate", ">=", 1.0),
+            ("tool_call_count_v1", "mean", "<=", 4.0),
+            ("tool_call_count_v1", "pass_rate", ">=", 1.0),
+        )
+    ]
+    written = json.loads(theirs.build_quality_criteria_tag(rules))
+    assert mlflow_tags.MLFLOW_GENAI_EVALUATE_QUALITY_CRITERIA == QUALITY_CRITERIA
+    assert {**written, "revision": ours["revision"]} == ours
