@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure

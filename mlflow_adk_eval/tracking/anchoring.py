@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 
-import anyio
 import anyio.to_thread
 
 from mlflow_adk_eval.config.eval_config import judged_criteria

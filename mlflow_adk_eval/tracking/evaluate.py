@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 from uuid import uuid4
 
-import anyio
 import anyio.to_thread
 from mlflow.entities import Dataset, Experiment
 

@@ -21,7 +21,6 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import Any
 
-import anyio
 import anyio.to_thread
 from mlflow.entities import Trace, TraceData, TraceInfo
 from mlflow.entities.span import Span

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import importlib
 import importlib.metadata
 import importlib.util
 import inspect
