@@ -47,7 +47,7 @@ from mlflow_adk_eval.production.traffic import conversations_in
 from mlflow_adk_eval.results.outcomes import CaseResult, grouped
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.keywords import Progress, keywords
-from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.examined import readable
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.text import counted, listed
 from mlflow_adk_eval.tracking.capture import TraceSearch, experiment_there
@@ -397,9 +397,8 @@ def _evaluated(spool: _Spool, config: EvalConfig, agent_version: str | None, opt
     kept, sample = spool.kept, spool.kept.sample
     if kept.run_id:
         with store_at(options.get("tracking_uri")) as store:
-            run = examine(store.evidence(kept.run_id))
-        if not isinstance(run, ReadableRun):
-            raise TrackingError(f"run {kept.run_id}: {run.problems[0]}, so its scores are not written on the traces; delete {spool.folder}")
+            instead = f"so its scores are not written on the traces; delete {spool.folder}"
+            run = readable(store.evidence(kept.run_id), lambda why: TrackingError(f"run {kept.run_id}: {why}, {instead}"), whole=False)
         return replace(run.report, run_id=kept.run_id)
     drawn, there = sum(one.drawn for one in sample.strata), sample.found - sample.already
     how: dict[str, Any] = {

@@ -32,7 +32,7 @@ from mlflow_adk_eval.production.score import ScoredTraces, Since, moment_of, sco
 from mlflow_adk_eval.production.telling import ALARM, check_webhook, give_metrics, send, show_in_mlflow
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.runner.keywords import selected
-from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.examined import readable
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.text import counted
 from mlflow_adk_eval.tracking.capture import experiment_there
@@ -175,9 +175,7 @@ def levels_of(
 
 def _rates_of(store: MlflowStore, run_id: str, config: EvalConfig) -> tuple[dict[str, float], int]:
     """Return which share of a run passed each criterion that it has with the same settings, and all if these are all; and how many cases it has."""
-    run = examine(store.evidence(run_id))
-    if run.problems or not isinstance(run, ReadableRun):
-        raise UsageError(f"run {run_id} sets no level: {run.problems[0]}")
+    run = readable(store.evidence(run_id), lambda why: UsageError(f"run {run_id} sets no level: {why}"))
     mine, theirs = config.to_json(), run.report.config.to_json()
     kinds = ("criteria", "custom_metrics")
     same = {name for name in mine["criteria"] if all(mine.get(kind, {}).get(name) == theirs.get(kind, {}).get(name) for kind in kinds)}
@@ -282,9 +280,8 @@ def judged_again(
     how: dict[str, Any] = {"experiment": experiment_id, "run_name": "judged again, as too many failed", "traces": False, **judges}
     for run_id in runs:
         with store_at(uri) as store:
-            run = examine(store.evidence(run_id))
-        if run.problems or not isinstance(run, ReadableRun):
-            raise UsageError(f"run {run_id} cannot be judged again: {run.problems[0]}")
+            evidence = store.evidence(run_id)
+        run = readable(evidence, lambda why, run_id=run_id: UsageError(f"run {run_id} cannot be judged again: {why}"))
         old = {case.eval_id: verdicts_of(case) for case in run.report.cases if not case.run_index}
         old = dict(islice(old.items(), left))
         left -= len(old)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple
@@ -347,6 +347,20 @@ def examine(evidence: Evidence) -> ExaminedRun:
         simulated=reading.simulated,
         vote_sources=reading.table.vote_sources,
     )
+
+
+def readable(evidence: Evidence, refused: Callable[[str], Exception], *, whole: bool = True) -> ReadableRun:
+    """Return a run whose evidence can be read, and of which nothing is amiss (`whole`).
+
+    Args:
+        evidence: What MLflow knows of the run.
+        refused: Makes the error of the first problem.
+        whole: Whether any problem is too much, and not only one that keeps the report from being read.
+    """
+    run = examine(evidence)
+    if not isinstance(run, ReadableRun) or (whole and run.problems):
+        raise refused(run.problems[0])
+    return run
 
 
 def read_config(evidence: Evidence) -> EvalConfig:

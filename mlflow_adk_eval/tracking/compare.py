@@ -28,7 +28,7 @@ from mlflow_adk_eval.report.markdown import comment_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import grouped, mean
 from mlflow_adk_eval.results.report import Report
-from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.examined import ReadableRun, examine, readable
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.tracking.client import page_of
 
@@ -298,11 +298,9 @@ def _report(run: str | Report, tracking_uri: str | None) -> Report:
     if isinstance(run, Report):
         return run
     with store_at(tracking_uri) as store:
-        examined = examine(store.evidence(run_id_of(run, store)))
-    run_id = examined.evidence.run_id
-    if examined.problems or not isinstance(examined, ReadableRun):
-        raise TrackingError(f"run {run_id} cannot be used to compute power: {examined.problems[0]}")
-    return replace(examined.report, run_id=run_id)
+        evidence = store.evidence(run_id_of(run, store))
+    refused = f"run {evidence.run_id} cannot be used to compute power"
+    return replace(readable(evidence, lambda why: TrackingError(f"{refused}: {why}")).report, run_id=evidence.run_id)
 
 
 def _measures(report: Report) -> dict[str, Values]:

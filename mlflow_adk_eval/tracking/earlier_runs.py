@@ -25,7 +25,7 @@ from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.report.adk_result import result_of
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.results.report import ByCase
-from mlflow_adk_eval.runs.examined import ReadableRun, examine
+from mlflow_adk_eval.runs.examined import readable
 from mlflow_adk_eval.runs.manifest import FOLDER, Evidence
 from mlflow_adk_eval.runs.stored_run import open_run
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
@@ -48,9 +48,8 @@ def failed_cases(run_id: str, tracking_uri: str | None = None) -> tuple[str, ...
         UsageError: if there is no such run, it holds no evaluation, or every case passed.
         TrackingError: if MLflow cannot be reached, or the run's evidence cannot be believed.
     """
-    run = examine(_evidence(run_id, tracking_uri, "its passed cases are unknown"))
-    if not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {run_id}: {run.problems[0]}, so its verdicts cannot be trusted")
+    evidence = _evidence(run_id, tracking_uri, "its passed cases are unknown")
+    run = readable(evidence, lambda why: TrackingError(f"run {run_id}: {why}, so its verdicts cannot be trusted"), whole=False)
     eval_ids = tuple(dict.fromkeys(case.eval_id for case in run.report.cases if case.verdict != "passed"))
     if not eval_ids:
         raise UsageError(f"every case passed in run {run_id}, so there is nothing to run again")
@@ -191,9 +190,7 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
     if evidence.params.get(_KIND) == SELF_COMPARISON:  # no evidence for the gate, but all of its cases are there
         params = {name: value for name, value in evidence.params.items() if name != _KIND}
         evidence = replace(evidence, tags={**evidence.tags, "adk_eval.status": "complete"}, params=params)
-    run = examine(evidence)
-    if run.problems or not isinstance(run, ReadableRun):
-        raise TrackingError(f"run {run_id} cannot be exported: {run.problems[0]}")
+    run = readable(evidence, lambda why: TrackingError(f"run {run_id} cannot be exported: {why}"))
     report = replace(run.report, cases=run.report.cases.in_memory())
     agent, started = evidence.tags.get("adk_eval.agent_version", "") or "agent", (evidence.start_time or 0) / 1000
     if what == "eval-set":
