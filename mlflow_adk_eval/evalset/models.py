@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 from pydantic.alias_generators import to_camel, to_snake
@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.errors import did_you_mean, shown
 
+T = TypeVar("T")
 Json = dict[str, Any]
 """A JSON object."""
 
@@ -340,7 +341,41 @@ class EvalCase(Model):
         return tuple((self.model_extra or {}).get("tags") or ())
 
 
-class CasesElsewhere(Sequence[EvalCase]):
+class LazySequence(Sequence[T]):
+    """A sequence whose items are made or read when somebody looks at them. It is equal to any sequence that holds the same."""
+
+    @abstractmethod
+    def at(self, place: int) -> T:
+        """Return the item at a place that there is."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        """Return an item, or some of them."""
+        if isinstance(index, slice):
+            return tuple(self.several(range(len(self))[index]))
+        return self.at(range(len(self))[index])
+
+    def several(self, places: Sequence[int]) -> Iterator[T]:
+        """Yield the items at some places."""
+        return map(self.at, places)
+
+    def __iter__(self) -> Iterator[T]:
+        """Yield the items."""
+        return self.several(range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether another sequence holds the same items."""
+        return isinstance(other, Sequence) and len(other) == len(self) and all(one == two for one, two in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        """Return a hash of the length, as the items may have none."""
+        return hash(len(self))
+
+
+class CasesElsewhere(LazySequence[EvalCase]):
     """Cases that are read from where they are, whenever somebody goes through them. They stand in an eval set where a tuple would."""
 
     @property
@@ -352,10 +387,6 @@ class CasesElsewhere(Sequence[EvalCase]):
     def digest(self) -> str:
         """The digest of the eval set, where it is known without reading the cases; else empty."""
         return ""
-
-    def several(self, places: Sequence[int]) -> Iterator[EvalCase]:
-        """Yield the cases at some places, which are in order."""
-        return map(self.__getitem__, places)
 
 
 class EvalSet(Model):

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.conversation import RecordedRun
@@ -336,26 +336,15 @@ class StreamedCases(CasesElsewhere):
         """Return the number of cases."""
         return len(self._survey.eval_ids)
 
-    @overload
-    def __getitem__(self, index: int) -> EvalCase: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[EvalCase]: ...
-    def __getitem__(self, index: int | slice) -> EvalCase | Sequence[EvalCase]:
-        """Return a case, or some of them; the source is read up to there."""
-        if isinstance(index, slice):
-            places = range(*index.indices(len(self)))
-            found = dict(zip(sorted(places), self.several(sorted(places)), strict=True))
-            return tuple(found[place] for place in places)
-        place = index + len(self) if index < 0 else index
-        case = next(islice(self, place, None), None) if place >= 0 else None
-        if case is None:
-            raise IndexError(index)
-        return case
+    def at(self, place: int) -> EvalCase:
+        """Return a case by going through those before it."""
+        return next(islice(self, place, None))
 
     def several(self, places: Sequence[int]) -> Iterator[EvalCase]:
-        """Yield the cases at some places, which are in order; the source is read once, up to the last of them."""
+        """Yield the cases at some places, for which the source is gone through once."""
         wanted = set(places)
-        return (case for place, case in enumerate(islice(self, max(wanted, default=-1) + 1)) if place in wanted)
+        found = {place: case for place, case in enumerate(islice(self, max(wanted, default=-1) + 1)) if place in wanted}
+        return (found[place] for place in places)
 
 
 def streamed(source: CaseSource) -> EvalSet:

@@ -11,12 +11,12 @@ and is *undecided* otherwise. `verdict_of` puts many such verdicts together, in 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from mlflow_adk_eval.evalset.conversation import REPLAYED
+from mlflow_adk_eval.evalset.models import LazySequence
 from mlflow_adk_eval.text import format_number
 
 if TYPE_CHECKING:
@@ -220,36 +220,6 @@ class Tally(NamedTuple):
         if threshold is None or self.score is None:
             return False
         return reaches(self.score, threshold, greater_is_better=self.planned.greater_is_better)
-
-
-class LazySequence(Sequence[T]):
-    """A sequence whose items are made or read when somebody looks at them. It is equal to any sequence that holds the same."""
-
-    @abstractmethod
-    def at(self, place: int) -> T:
-        """Return the item at a place that there is."""
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        """Return an item, or some of them."""
-        if isinstance(index, slice):
-            return tuple(map(self.at, range(len(self))[index]))
-        return self.at(range(len(self))[index])
-
-    def __iter__(self) -> Iterator[T]:
-        """Yield the items."""
-        return map(self.at, range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        """Whether another sequence holds the same items."""
-        return isinstance(other, Sequence) and len(other) == len(self) and all(one == two for one, two in zip(self, other, strict=True))
-
-    def __hash__(self) -> int:
-        """Return a hash of the length, as the items may have none."""
-        return hash(len(self))
 
 
 class Stored(LazySequence[T]):

@@ -17,9 +17,9 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from mlflow_adk_eval.evalset.models import canonical
+from mlflow_adk_eval.evalset.models import LazySequence, canonical
 from mlflow_adk_eval.evalset.world import World
-from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, LazySequence, PlannedCriterion, Tally, Verdict, mean, verdict_of
+from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, PlannedCriterion, Tally, Verdict, mean, verdict_of
 
 if TYPE_CHECKING:
     import pandas as pd

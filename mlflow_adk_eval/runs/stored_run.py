@@ -283,7 +283,7 @@ def open_run(evidence: Evidence, source: str = FOLDER) -> tuple[StoredRun, Manif
     return [manifest] if isinstance(manifest, str) else (StoredRun(evidence.artifacts, manifest.parts, source), manifest)
 
 
-class StoredEvalCases(outcomes.LazySequence[EvalCase], CasesElsewhere):
+class StoredEvalCases(CasesElsewhere):
     """The cases of an eval set that is kept in parts."""
 
     def __init__(self, run: StoredRun, eval_ids: Iterable[str]) -> None:
