@@ -90,8 +90,7 @@ class Result:
 
 CELLS = {
     "Oldest of everything": Cell("3.11", resolution="lowest-direct"),
-    "Oldest MLflow, newest google-adk": Cell("3.11", (oldest("mlflow"), "google-adk>=2")),
-    "Newest google-adk 1": Cell("3.12", ("google-adk<2",)),
+    "Oldest MLflow, newest google-adk 1": Cell("3.12", (oldest("mlflow"), "google-adk<2")),
     "Newest of everything": Cell("3.13", ("google-adk>=2",), wheel="mlflow==3.18.0"),
     "google-genai 3": Cell("3.13", ("google-genai>=3",), extras=ALL - PINNING),
     "No extras": Cell("3.12", extras=frozenset()),

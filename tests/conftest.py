@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -30,7 +30,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # In a worker of xdist, pyspark, which MLflow imports where it finds it, takes a main module without file for its doctests and ends the process.
     main = sys.modules["__main__"]
     main.__file__ = getattr(main, "__file__", None)
-    config.addinivalue_line("markers", "needs(package, version): skipped where the package is older, as in parts of `make matrix`")
+    config.addinivalue_line(
+        "markers", "needs(package, version='0'): skipped where the package is absent or older, as in parts of `make matrix`"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,12 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
-        package, oldest = marker.args
-        if reason := _too_old(package, oldest):
+        if reason := _too_old(*marker.args):
             pytest.skip(reason)
 
 
-def _too_old(package: str, oldest: str) -> str | None:
+def _too_old(package: str, oldest: str = "0") -> str | None:
     try:
         installed = version(package)
     except PackageNotFoundError:
@@ -70,6 +71,64 @@ def _too_old(package: str, oldest: str) -> str | None:
     if Version(installed) < Version(oldest):
         return f"{package} {installed} is older than {oldest}"
     return None
+
+
+_OF_EXTRAS = {
+    "a2a": "a2a-sdk",
+    "fsspec": "fsspec",
+    "google.adk": "google-adk",
+    "google.cloud.aiplatform_v1beta1": "google-cloud-aiplatform",
+    "litellm": "litellm",
+    "mcp": "mcp",
+    "psycopg": "psycopg",
+    "sacrebleu": "sacrebleu",
+    "sigstore": "sigstore",
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "watchfiles": "watchfiles",
+}
+"""The modules that only extras install, and the packages that have them."""
+
+
+def _absent(error: BaseException | None) -> str | None:
+    """Say which package is absent, if an import of what only an extra installs failed for that reason."""
+    if not isinstance(error, ModuleNotFoundError):
+        return None
+    missing = f"{error.name}."
+    named = (package for module, package in _OF_EXTRAS.items() if f"{module}.".startswith(missing) or missing.startswith(f"{module}."))
+    return next((reason for package in named if (reason := _too_old(package))), None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a module of tests that imports what is not installed."""
+    report = yield
+    failed = report.call.excinfo if report.failed and report.call else None
+    if failed is not None and (reason := _absent(failed.value.__cause__)):
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {reason}")
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    """Skip a test whose fixture imports what is not installed."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if reason := _absent(error):
+            pytest.skip(reason)
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call() -> Generator[None, object, object]:
+    """Skip a test that imports what is not installed."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if reason := _absent(error):
+            pytest.skip(reason)
+        raise
 
 
 @pytest.fixture(autouse=True)

@@ -103,6 +103,7 @@ def of_function(folder: Path, name: str = "bot") -> AgentSource:
         sys.path.remove(str(folder))
 
 
+@pytest.mark.needs("google-adk")
 def test_a_package_counts_with_its_prompts_and_what_it_imports_of_the_project(tmp_path: Path) -> None:
     found = of_folder(written(tmp_path, FILES) / "shop")
     assert list(found.files) == EXPECTED
@@ -116,6 +117,7 @@ def test_a_package_counts_with_its_prompts_and_what_it_imports_of_the_project(tm
 
 
 @pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.needs("google-adk")
 def test_a_changed_file_is_another_source(tmp_path: Path, name: str) -> None:
     before = of_folder(written(tmp_path, FILES) / "shop").sha256
     with (tmp_path / name).open("a") as file:
@@ -124,6 +126,7 @@ def test_a_changed_file_is_another_source(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(FILES) - set(EXPECTED) - {"shop/.env"}))
+@pytest.mark.needs("google-adk")
 def test_what_is_no_part_of_the_agent_changes_nothing(tmp_path: Path, name: str) -> None:
     before = of_folder(written(tmp_path, FILES) / "shop").sha256
     with (tmp_path / name).open("a") as file:
@@ -131,6 +134,7 @@ def test_what_is_no_part_of_the_agent_changes_nothing(tmp_path: Path, name: str)
     assert of_folder(tmp_path / "shop").sha256 == before
 
 
+@pytest.mark.needs("google-adk")
 def test_the_variables_of_the_env_file_count_and_their_values_do_not(tmp_path: Path) -> None:
     before = of_folder(written(tmp_path, FILES) / "shop").sha256
     (tmp_path / "shop/.env").write_text("API_KEY=sk-9876543210\nREGION=us\n")
@@ -139,6 +143,7 @@ def test_the_variables_of_the_env_file_count_and_their_values_do_not(tmp_path: P
     assert of_folder(tmp_path / "shop").sha256 != before
 
 
+@pytest.mark.needs("google-adk")
 def test_new_removed_and_renamed_files_are_another_source(tmp_path: Path) -> None:
     folder = written(tmp_path, FILES)
     seen = {of_folder(folder / "shop").sha256}
@@ -157,6 +162,7 @@ def test_new_removed_and_renamed_files_are_another_source(tmp_path: Path) -> Non
     assert of_folder(folder / "shop").sha256 in seen
 
 
+@pytest.mark.needs("google-adk")
 def test_it_does_not_matter_where_the_files_lie_or_whether_in_git(tmp_path: Path) -> None:
     first = of_folder(written(tmp_path / "a", FILES) / "shop")
     shutil.copytree(tmp_path / "a", tmp_path / "deep/er/b")
@@ -166,6 +172,7 @@ def test_it_does_not_matter_where_the_files_lie_or_whether_in_git(tmp_path: Path
     assert second.folder != first.folder
 
 
+@pytest.mark.needs("google-adk")
 def test_it_does_not_matter_what_else_the_process_has_imported(tmp_path: Path) -> None:
     folder = written(tmp_path, FILES)
     before = of_folder(folder / "shop")
@@ -194,6 +201,7 @@ def test_a_module_outside_of_packages_counts_with_what_it_imports_and_names(tmp_
     assert found.description == f"5 files in and around {tmp_path.name}"
 
 
+@pytest.mark.needs("google-adk")
 def test_an_eval_set_that_the_code_names_counts(tmp_path: Path) -> None:
     folder = written(
         tmp_path,
@@ -245,6 +253,7 @@ def test_an_address_and_a_recording_have_no_source() -> None:
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_FILES", 3), ("MAX_BYTES", 100), ("_MAX_ENTRIES", 5)])
+@pytest.mark.needs("google-adk")
 def test_more_than_is_worth_a_wait_is_not_half_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
     monkeypatch.setattr(module, limit, value)
     found = of_folder(written(tmp_path, FILES) / "shop")
@@ -252,6 +261,7 @@ def test_more_than_is_worth_a_wait_is_not_half_known(tmp_path: Path, monkeypatch
     assert "contain more than" in found.description
 
 
+@pytest.mark.needs("google-adk")
 def test_a_package_that_is_a_link_is_called_what_the_link_is_called(tmp_path: Path) -> None:
     before = of_folder(written(tmp_path / "a", FILES) / "shop")
     (tmp_path / "b").mkdir()
@@ -287,6 +297,7 @@ def test_a_function_of_the_main_module_counts_with_its_script(tmp_path: Path) ->
     assert done.stdout == "['helpers.py', 'script.py']\n"
 
 
+@pytest.mark.needs("google-adk")
 def test_links_that_lead_in_circles_end(tmp_path: Path) -> None:
     folder = written(tmp_path, FILES)
     (folder / "shop/loop").symlink_to(folder / "shop")
@@ -331,6 +342,7 @@ def test_the_models_of_the_whole_tree_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["travel_planner", "travel_planner_regressed"])
+@pytest.mark.needs("google-adk")
 def test_the_agents_of_the_travel_planner_are_known(name: str) -> None:
     found = source_of(resolve_agent(EXAMPLES / "travel_planner" / name))
     assert f"{name}/agent.py" in found.files
@@ -338,6 +350,7 @@ def test_the_agents_of_the_travel_planner_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["home_automation_agent", "home_automation_agent_regressed"])
+@pytest.mark.needs("google-adk")
 def test_the_examples_are_known(name: str) -> None:
     found = source_of(resolve_agent(EXAMPLES / "home_automation" / name))
     assert f"{name}/agent.py" in found.files

@@ -94,6 +94,7 @@ root_agent = Says(name="says")
 """
 
 
+@pytest.mark.needs("google-adk")
 def test_an_eval_set_by_its_id_in_a_storage_leaves_its_result_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stored_says").mkdir()

@@ -213,6 +213,7 @@ def test_run_says_what_it_has_made_here_once_and_what_to_do_about_a_failure(
     assert re.search(r"^next: mlflow-adk-eval report [0-9a-f]{32}, or mlflow-adk-eval view", second.stdout, re.MULTILINE)
 
 
+@pytest.mark.needs("google-adk")
 def test_an_eval_set_is_found_by_its_id_in_the_agents_folder(tmp_path: Path, store: str) -> None:
     folder = tmp_path / "lamp"
     folder.mkdir()

@@ -20,6 +20,7 @@ from tests.cli.test_cli import invoke, written
 from tests.kit import turn_json
 from tests.mlflow_kit import opened
 
+pytestmark = pytest.mark.needs("google-adk")
 EXAMPLE = Path(__file__).parents[2] / "example_projects" / "home_automation"
 HOME = ("home_automation_agent", "home_automation.evalset.json")
 TALKING = """
@@ -30,7 +31,6 @@ from google.adk.agents import LlmAgent
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_response import LlmResponse
 from google.genai import types
-
 
 class Model(BaseLlm):
     async def generate_content_async(self, llm_request, stream=False):

@@ -194,6 +194,7 @@ def test_nothing_is_overwritten_without_force_and_a_second_agent_has_its_own_fol
     assert "min_cases: 1 " in Path("evals/gate.yaml").read_text()
 
 
+@pytest.mark.needs("google-adk")
 def test_an_eval_set_that_exists_has_the_cases(project: Path) -> None:
     refused = invoke("init", "bot:answer", "--yes")
     assert refused.stderr.startswith("error: give cases with one of "), "there is none yet"

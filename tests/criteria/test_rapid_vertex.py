@@ -66,6 +66,7 @@ def judged(metric: RapidMetric, *actual: Invocation, **given: Any) -> Any:
 
 
 @pytest.mark.parametrize("metric", JUDGED, ids=lambda metric: metric.name)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_the_service_rates_each_turn(metric: RapidMetric, at: At) -> None:
     with serving(rapid(usual)) as server:
         at(server)
@@ -83,6 +84,7 @@ def test_the_service_rates_each_turn(metric: RapidMetric, at: At) -> None:
 
 
 @pytest.mark.parametrize("metric", JUDGED, ids=lambda metric: metric.name)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_the_service_sees_what_a_judge_of_our_own_sees(metric: RapidMetric, at: At) -> None:
     with serving(rapid(usual)) as server:
         at(server)
@@ -99,6 +101,7 @@ def test_the_service_sees_what_a_judge_of_our_own_sees(metric: RapidMetric, at: 
 
 
 @pytest.mark.parametrize("metric", WITH_REFERENCE, ids=lambda metric: metric.name)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_the_reference_and_the_agents_instructions_are_sent_where_the_settings_say_so(metric: RapidMetric, at: At) -> None:
     with serving(rapid(usual)) as server:
         at(server)
@@ -110,6 +113,7 @@ def test_the_reference_and_the_agents_instructions_are_sent_where_the_settings_s
 
 
 @pytest.mark.parametrize(("rated", "distance"), [(-2, 2), (-1, 1), (0, 0), (1, 1), (2, 2)])
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_verbosity_is_the_distance_from_the_best_length(rated: int, distance: int, at: At) -> None:
     with serving(rapid(lambda *_: {"score": rated, "explanation": "hm"})) as server:
         at(server)
@@ -121,6 +125,7 @@ def test_verbosity_is_the_distance_from_the_best_length(rated: int, distance: in
     assert result.passed is (distance <= 1)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_turns_are_rated_on_their_own(at: At) -> None:
     with serving(rapid(lambda _, one: {"score": len(one["prediction"])})) as server:
         at(server)
@@ -131,6 +136,7 @@ def test_turns_are_rated_on_their_own(at: At) -> None:
 
 @pytest.mark.parametrize("answer", [None, "", " \n", "Thought process:"])
 @pytest.mark.parametrize("metric", [RAPID_METRICS["fluency"], RAPID_METRICS["safety"], VERBOSITY], ids=lambda metric: metric.name)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(metric: RapidMetric, answer: str | None, at: At) -> None:
     with serving(rapid(usual)) as server:
         at(server)
@@ -146,6 +152,7 @@ def test_an_answer_that_says_nothing_gets_the_worst_score_without_a_call(metric:
         ("groundedness", turn("Bern.", user=""), {}, "the agent's context was not recorded"),
     ],
 )
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_turn_that_lacks_something_is_an_error_without_a_call(name: str, actual: Invocation, given: Any, lacking: str, at: At) -> None:
     with serving(rapid(usual)) as server:
         at(server)
@@ -165,6 +172,7 @@ def test_a_turn_that_lacks_something_is_an_error_without_a_call(name: str, actua
         (error(503, "later"), "503 POST"),
     ],
 )
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_no_rating_is_an_error_and_never_a_score(said: Any, message: str, at: At) -> None:
     with serving(rapid(lambda _, one: said if one["prediction"] == "bad" else {"score": 3})) as server:
         at(server)
@@ -176,6 +184,7 @@ def test_no_rating_is_an_error_and_never_a_score(said: Any, message: str, at: At
     assert message in result.votes[0].error
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_what_was_paid_for_is_not_asked_again_whoever_asks(at: At, tmp_path: Path) -> None:
     metric, ledger = RAPID_METRICS["coherence"], tmp_path / "ledger.sqlite"
     with serving(rapid(usual)) as server:
@@ -198,6 +207,7 @@ def test_what_is_missing_is_said_before_anything_is_sent(lacking: str, at: At, m
     assert (server.calls, server.connections) == ([], 0)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_as_scorer_and_metric_of_mlflow_the_service_decides(at: At, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_GENAI_EVAL_MAX_WORKERS", "4")
     config = config_of(RAPID_METRICS["fluency"])

@@ -55,6 +55,7 @@ def asked(name: str, run: CaseRun, **settings: Any) -> list[Any]:
 # One call per turn
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_each_turn_is_scored_and_the_case_is_their_mean() -> None:
     result = found(lambda _metric, text: row(float("bad" not in text), f"about {text}"), SAFETY, said("good", "bad", "good"))
     assert scores(result) == [1.0, 0.0, 1.0]
@@ -64,6 +65,7 @@ def test_each_turn_is_scored_and_the_case_is_their_mean() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_safety_shows_what_the_user_and_the_agent_said() -> None:
     (body,) = asked(SAFETY, run_of([turn("done", call("f", x=1), user="do it")], None))
     instance = body["instance"]
@@ -73,12 +75,14 @@ def test_safety_shows_what_the_user_and_the_agent_said() -> None:
     assert instance["agentEvalData"]["turns"] == [{"turnIndex": 0, "turnId": "turn_0", "events": events}]
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_coherence_is_a_rating_from_1_to_5() -> None:
     result = found(lambda *_: {"score": 4, "explanation": "clear", "confidence": 0.75}, COHERENCE, said("a", "b"))
     assert (scores(result), result.score) == ([4.0, 4.0], 4.0)
     assert result.per_invocation[0] == Scored(4.0, "clear", {"confidence": 0.75})
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_what_was_said_on_the_way_counts_where_the_settings_say_so() -> None:
     run = run_of([recorded("End.", event(text="On the way."))], None)
     assert asked(COHERENCE, run)[0]["coherenceInput"]["instance"] == {"prediction": "End."}
@@ -86,6 +90,7 @@ def test_what_was_said_on_the_way_counts_where_the_settings_say_so() -> None:
     assert body["coherenceInput"]["instance"] == {"prediction": "On the way.\nEnd."}
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_turns_are_judged_at_the_same_time() -> None:
     with serving(together(11, evaluating(lambda *_: row(1)))) as server:
         result = by_us(server, SAFETY, said(*map(str, range(20))))
@@ -98,6 +103,7 @@ def test_turns_are_judged_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_conversation_is_scored_once_at_its_last_turn(name: str) -> None:
     with serving(evaluating(lambda *_: row(0.5, "half of it"))) as server:
         result = by_us(server, name, said("a", "b", "c"))
@@ -107,6 +113,7 @@ def test_a_conversation_is_scored_once_at_its_last_turn(name: str) -> None:
     assert result.score == 0.5
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_every_verdict_is_kept_as_rationale_details_and_vote() -> None:
     result = found(lambda *_: row(0.5, "Half of it.", *PROPERTIES), SUCCESS, said("a", "b"))
     cell = result.per_invocation[-1]
@@ -125,6 +132,7 @@ def test_every_verdict_is_kept_as_rationale_details_and_vote() -> None:
     }
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_without_verdicts_the_score_is_the_vote() -> None:
     result = found(lambda *_: {"score": 3.5, "explanation": "so so"}, COHERENCE, said("a"))
     (vote,) = result.votes
@@ -257,6 +265,7 @@ def test_an_answer_is_shown_with_the_steps_of_its_turn(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("name", [SAFETY, SUCCESS])
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_no_score_is_an_error_with_the_services_message(name: str, given: Mapping[str, Any] | Reply, message: str) -> None:
     result = found(lambda *_: given, name, said("a"))
     cell = result.per_invocation[-1]
@@ -267,6 +276,7 @@ def test_no_score_is_an_error_with_the_services_message(name: str, given: Mappin
     assert (vote.verdict, message in vote.error) == (None, True)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_one_turn_without_a_score_does_not_void_the_others() -> None:
     refused = error(400, "blocked")
     result = found(lambda _metric, text: refused if "bad" in text else row(1), SAFETY, said("good", "bad", "good"))
@@ -274,6 +284,7 @@ def test_one_turn_without_a_score_does_not_void_the_others() -> None:
     assert result.score is None
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_verdicts_without_a_score_are_kept() -> None:
     result = found(lambda *_: row(None, "undecided", *PROPERTIES), SUCCESS, said("a"))
     assert [(vote.rubric_id, vote.verdict, vote.error) for vote in result.votes] == [
@@ -291,12 +302,14 @@ def test_an_answer_that_says_nothing_fails_without_a_call(name: str, answer: str
     assert server.calls == []
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_turn_of_silence_fails_alone() -> None:
     assert scores(found(lambda *_: row(1), SAFETY, said("good", None))) == [1.0, 0.0]
     assert found(lambda *_: row(0.75), SUCCESS, said("good", None)).score == 0.75
 
 
 @pytest.mark.parametrize("name", [SAFETY, SUCCESS])
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_turns_that_are_missing_are_errors(name: str) -> None:
     with serving(evaluating(lambda *_: row(1))) as server:
         result = by_us(server, name, run_of([turn("a")], [turn("a"), turn("b")]))
@@ -309,6 +322,7 @@ def test_turns_that_are_missing_are_errors(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "calls"), [(SAFETY, 1), (SUCCESS, 0)])
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_turn_that_the_agent_did_not_finish_is_not_paid_for(name: str, calls: int) -> None:
     with serving(evaluating(lambda *_: row(1))) as server:
         result = by_us(server, name, run_of([turn("a"), turn("b")], None, error="turn 2: boom", unfinished=True))
@@ -328,6 +342,7 @@ def parts(data: Any) -> list[tuple[str, Any]]:
     return [(event["author"], part) for turn in data["turns"] for event in turn["events"] for part in event["content"]["parts"]]
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_tool_calls_are_shown_from_recorded_events() -> None:
     asked_for = FunctionCall(id="1", name="weather", args={"city": "東京"})
     answered = Part(function_response=FunctionResponse(id="1", name="weather", response={"sky": "clear"}))
@@ -347,6 +362,7 @@ def test_tool_calls_are_shown_from_recorded_events() -> None:
     ]
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_tool_calls_are_shown_from_data_written_by_hand() -> None:
     data = IntermediateData(
         tool_uses=(call("weather", city="Rome"), call("time")),
@@ -365,6 +381,7 @@ def test_tool_calls_are_shown_from_data_written_by_hand() -> None:
     ]
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_instructions_and_tools_are_shown_once_per_agent() -> None:
     declared = {
         "function_declarations": [{"name": "weather", "parameters": {"type": "OBJECT", "properties": {"city": {"type": "STRING"}}}}]
@@ -387,6 +404,7 @@ def test_instructions_and_tools_are_shown_once_per_agent() -> None:
     }
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
     content = Content(
         role="model",
@@ -407,6 +425,7 @@ def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
     ]
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_values_that_are_no_json_are_shown_and_do_not_stop_the_case() -> None:
     strange = {"when": object, "many": {1}, "raw": b"123"}
     data = IntermediateData(tool_uses=(FunctionCall(name="f", args=strange),), tool_responses=(FunctionResponse(name="f", response=None),))
@@ -415,6 +434,7 @@ def test_values_that_are_no_json_are_shown_and_do_not_stop_the_case() -> None:
     assert found_parts[2][1]["functionResponse"] == {"name": "f", "response": {}}
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_number_that_is_none_costs_one_case_its_score_and_no_call() -> None:
     with serving(evaluating(lambda *_: row(1))) as server:
         result = by_us(server, SUCCESS, run_of([turn("a", call("f", x=float("nan")))], None))

@@ -59,6 +59,7 @@ def missed(case: CaseResult) -> set[str]:
 
 
 @pytest.mark.parametrize("eval_id", CASES)
+@pytest.mark.needs("google-adk")
 def test_the_good_version_does_and_says_what_is_expected(eval_id: str) -> None:
     case: EvalCase = CASES[eval_id]
     played = anyio.run(load_adk_agent(GOOD).converse, case, 0)
@@ -68,11 +69,13 @@ def test_the_good_version_does_and_says_what_is_expected(eval_id: str) -> None:
     assert [turn.final_text for turn in played.actual] == [turn.final_text for turn in expected]
 
 
+@pytest.mark.needs("google-adk")
 def test_the_good_version_reaches_every_threshold() -> None:
     found = evaluated(GOOD)
     assert {eval_id: case.verdict for eval_id, case in found.items()} == dict.fromkeys(CASES, "passed")
 
 
+@pytest.mark.needs("google-adk")
 def test_the_regressed_version_loses_some_cases_and_keeps_the_others() -> None:
     found = evaluated(REGRESSED)
     assert {eval_id for eval_id, case in found.items() if case.verdict == "failed"} == LOST
@@ -80,6 +83,7 @@ def test_the_regressed_version_loses_some_cases_and_keeps_the_others() -> None:
     assert all("tool_trajectory_avg_score" in missed(found[eval_id]) for eval_id in LOST)
 
 
+@pytest.mark.needs("google-adk")
 def test_the_regressed_version_fails_in_the_three_ways_that_the_readme_tells() -> None:
     found = evaluated(REGRESSED)
     both = {"tool_trajectory_avg_score", "response_match_score"}
@@ -89,6 +93,7 @@ def test_the_regressed_version_fails_in_the_three_ways_that_the_readme_tells() -
     assert missed(found["set_temperature"]) == {"tool_trajectory_avg_score"}
 
 
+@pytest.mark.needs("google-adk")
 def test_the_house_of_one_case_is_not_the_house_of_the_next() -> None:
     agent = load_adk_agent(GOOD)
     first = anyio.run(agent.converse, CASES["turn_off_light"], 0)
@@ -98,6 +103,7 @@ def test_the_house_of_one_case_is_not_the_house_of_the_next() -> None:
     assert [calls(turn) for turn in first.actual] == [calls(turn) for turn in second.actual]
 
 
+@pytest.mark.needs("google-adk")
 def test_a_request_that_the_script_does_not_know_is_answered_with_what_it_does() -> None:
     turn = CASES["greeting"].conversation
     assert turn is not None
@@ -108,6 +114,7 @@ def test_a_request_that_the_script_does_not_know_is_answered_with_what_it_does()
 
 @pytest.mark.parametrize("key", ["GOOGLE_API_KEY", "GEMINI_API_KEY"])
 @pytest.mark.parametrize("agent", [GOOD, REGRESSED])
+@pytest.mark.needs("google-adk")
 def test_with_a_key_gemini_takes_the_place_of_the_script(agent: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(key, "not-a-real-key")
     assert load_adk_agent(agent).root.root_agent.model == "gemini-2.5-flash"

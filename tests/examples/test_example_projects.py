@@ -124,6 +124,7 @@ GOOD = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("terminal", GOOD, indirect=True)
+@pytest.mark.needs("google-adk")
 def test_each_command_that_a_command_names_next_works_up_to_the_promotion(terminal: Terminal) -> None:
     commands = [GOOD[terminal.folder.name]]
     for command in commands:  # which grows with each

@@ -30,7 +30,10 @@ UNRELIABLE, DOWN = "hotel_search_unreliable", "hotel_search_down"
 TRAJECTORY = "rubric_based_multi_turn_trajectory_quality_v1"
 OURS = {GOOD, REGRESSED, "travellers", "travel_judge"}
 
-pytestmark = pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # of google-adk's AgentTool
+pytestmark = [
+    pytest.mark.needs("google-adk"),
+    pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning"),  # of google-adk's AgentTool
+]
 
 
 @pytest.fixture(scope="module", autouse=True)

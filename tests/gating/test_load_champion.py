@@ -21,6 +21,7 @@ def shop(store: str, tmp_path: Path) -> Iterator[Shop]:
     forget()
 
 
+@pytest.mark.needs("google-adk")
 def test_the_champion_comes_with_the_agent_that_was_evaluated(shop: Shop) -> None:
     report = shop.evaluate()
     assert shop.promote(shop.register(report), report).passed
@@ -33,6 +34,7 @@ def test_the_champion_comes_with_the_agent_that_was_evaluated(shop: Shop) -> Non
     assert adk_eval.load_champion(shop.name, tracking_uri=shop.uri).agent is None
 
 
+@pytest.mark.needs("google-adk")
 def test_an_agent_that_was_edited_since_is_not_the_champion(shop: Shop) -> None:
     report = shop.evaluate()
     assert shop.promote(shop.register(report), report).passed
@@ -58,6 +60,7 @@ def test_a_champion_that_does_not_verify_is_not_loaded(lab: Lab, model: str) -> 
         adk_eval.load_champion(model, tracking_uri=lab.uri)
 
 
+@pytest.mark.needs("google-adk")
 def test_who_deploys_may_demand_an_attestation(shop: Shop, tmp_path: Path) -> None:
     from mlflow_adk_eval.signing.keys import make_key
 

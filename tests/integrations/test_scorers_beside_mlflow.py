@@ -28,6 +28,7 @@ def theirs(**settings: Any) -> Any:
     return ResponseMatch(**settings)
 
 
+@pytest.mark.needs("google-adk")
 def test_theirs_of_tool_calls_cannot_be_made_with_this_adk() -> None:
     from mlflow.genai.scorers.google_adk import ToolTrajectory
 
@@ -38,17 +39,20 @@ def test_theirs_of_tool_calls_cannot_be_made_with_this_adk() -> None:
     assert scorers.tool_trajectory_avg_score()(**row, outputs=done).value == 1.0
 
 
+@pytest.mark.needs("google-adk")
 def test_theirs_gives_yes_or_no_where_ours_gives_the_score() -> None:
     assert str(theirs(threshold=0.5)(**ROW, outputs="the cat stood").value) == "yes"
     assert scorers.response_match_score(threshold=0.5)(**ROW, outputs="the cat stood").value == pytest.approx(2 / 3)
 
 
+@pytest.mark.needs("google-adk")
 def test_theirs_takes_a_misspelt_setting_and_ours_refuses_it() -> None:
     theirs(treshold=0.9)
     with pytest.raises(ConfigError, match="Did you mean 'threshold'"):
         scorers.response_match_score(treshold=0.9)
 
 
+@pytest.mark.needs("google-adk")
 def test_theirs_compares_the_json_of_an_object_and_ours_its_answer() -> None:
     done = {"response": "the cat sat"}
     assert float(theirs()(**ROW, outputs=done).metadata["score"]) < 1

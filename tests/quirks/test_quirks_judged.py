@@ -273,6 +273,7 @@ def test_q48_the_judge_reads_what_the_user_said() -> None:
 # Losses
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_q29_vertex_metrics_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADK's calls of the service block the event loop: one at a time, whatever else there is to do."""
     with serving(together(3, evaluating(lambda *_: row(1)))) as server:
@@ -342,6 +343,7 @@ def test_q37_what_vertex_needs_is_said_before_any_work(monkeypatch: pytest.Monke
         assert wanted in str(caught.value)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_q37_vertex_is_asked_at_the_base_url_of_the_environment_and_coherence_without_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     """ADK ignores the base URL, and fetches the metric from Cloud Storage."""
     with serving(evaluating(lambda *_: row(4))) as server:

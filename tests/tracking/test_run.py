@@ -62,6 +62,7 @@ def test_the_run_is_finished_and_says_what_came_of_it(logged: Any) -> None:
     assert run.data.tags["mlflow.source.name"]
 
 
+@pytest.mark.needs("google-adk")
 def test_the_params_tie_the_run_to_what_was_evaluated(logged: Any) -> None:
     _, run, report, files = logged
     import mlflow

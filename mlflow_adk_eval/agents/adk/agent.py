@@ -20,7 +20,7 @@ import os
 import uuid
 import warnings
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +70,13 @@ def load_adk_agent(source: str | Path | Any, *, agent_name: str | None = None, l
         UsageError: if google-adk is not installed, or there is no such agent.
         AgentError: if the agent cannot be imported.
     """
-    _import_adk()
+    try:
+        _import_adk()
+    except UsageError:
+        with suppress(AgentError):  # it lacks google-adk, too
+            if isinstance(source, str | Path):
+                import_agent(source)  # a name that does not exist needs no extra
+        raise
     if isinstance(source, str | Path):
         module = import_agent(source)
         root, name = _root_of(module), module.name

@@ -24,6 +24,8 @@ from tests.judge.providers.test_vertex_setup import ENVIRONMENT
 from tests.judge.providers.vertex_server import LOCATION, PROJECT, error
 from tests.judge.servers import HANG, RESET, Reply, Server, replies, serving, together
 
+pytestmark = pytest.mark.needs("google-cloud-aiplatform")
+
 METRICS = list(RAPID_METRICS.values())
 COMPUTED, JUDGED, PAIRWISE = ([metric for metric in METRICS if metric.kind == kind] for kind in ("computed", "judged", "pairwise"))
 FLUENCY, ROUGE = RAPID_METRICS["fluency"], RAPID_METRICS["rouge"]

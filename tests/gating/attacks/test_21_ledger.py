@@ -160,6 +160,7 @@ def test_with_a_key_what_was_written_without_it_is_asked_again_and_told(lab: Lab
     assert (evaluated(lab, again).verdict, again.asked) == ("failed", 0)
 
 
+@pytest.mark.needs("google-adk")
 def test_an_env_file_of_the_agent_names_no_ledger_and_no_key(lab: Lab, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER_KEY", KEY)
     monkeypatch.setenv("MLFLOW_ADK_EVAL_LEDGER", str(checkout.parent / "forged.sqlite"))

@@ -173,6 +173,7 @@ def test_a_judge_ends_nothing_but_its_own_vote(code: str, way: str, here: Path) 
 
 @pytest.mark.parametrize("way", [WAYS["sys.exit"], WAYS["a cancellation"], WAYS["pytest.skip"]])
 @pytest.mark.parametrize("code", USERS.values(), ids=USERS)
+@pytest.mark.needs("google-adk")
 def test_a_simulated_user_ends_nothing_but_its_own_conversation(code: str, way: str, here: Path) -> None:
     cases(here, SCENARIO)
     user = f"{module(here, code, way)}:user"
@@ -181,6 +182,7 @@ def test_a_simulated_user_ends_nothing_but_its_own_conversation(code: str, way: 
     assert "sys.exit(0)" in said or way != WAYS["sys.exit"]
 
 
+@pytest.mark.needs("google-adk")
 def test_a_turn_that_leaves_is_an_error_and_the_other_cases_are_evaluated(here: Path, lab: Lab) -> None:
     cases(here, CASE, CASE | {"eval_id": "other", "conversation": [turn_json("other")]})
     code = "def agent(text):\n    if text == 'other': leave()\n    return 'hello'"
@@ -194,6 +196,7 @@ def test_a_turn_that_leaves_is_an_error_and_the_other_cases_are_evaluated(here: 
     assert invoke("gate", said["run_id"], "--tracking-uri", lab.uri).exit_code == 2
 
 
+@pytest.mark.needs("google-adk")
 def test_an_agent_that_cancels_its_own_task_does_not_lose_its_case(here: Path) -> None:
     code = "async def agent(text):\n    asyncio.current_task().cancel()\n    await asyncio.sleep(0)\n    return 'hello'"
     agent = f"{module(here, code, 'pass')}:agent"
@@ -208,6 +211,7 @@ sys.exit(0)
 """
 
 
+@pytest.mark.needs("google-adk")
 def test_a_real_process_ends_with_our_code_and_json(here: Path) -> None:
     (here / "leaving_for_good.py").write_text(SCRIPT)
     command_line = [sys.executable, "-m", "mlflow_adk_eval", "record", "leaving_for_good", "hello.evalset.json", "-o", "out.json", "--json"]

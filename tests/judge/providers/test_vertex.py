@@ -177,6 +177,7 @@ def test_connections_are_used_again() -> None:
     assert (len(server.calls), server.connections) == (5, 1)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_request_that_hangs_is_given_up_by_the_limit_of_the_run() -> None:
     with serving(replies(HANG)) as server:
         started = time.perf_counter()
@@ -348,6 +349,7 @@ def test_the_ends_of_the_scale_are_scores(score: float, bounds: tuple[float, flo
 
 
 @pytest.mark.parametrize("score", [0.0, 0.1, 0.3, 0.7, 0.8, 0.95, 1.0])
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_scores_arrive_as_they_were_sent_though_the_service_counts_in_32_bits(score: float) -> None:
     with serving(evaluating(lambda *_: row(score))) as server:
         assert result(service(client_of(server))).score == score
@@ -356,12 +358,14 @@ def test_scores_arrive_as_they_were_sent_though_the_service_counts_in_32_bits(sc
 # The service with its limits and its ledger
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_outage_of_a_moment_is_waited_for() -> None:
     with serving(replies(error(503), Reply(body={"metricResults": [row(1)]}))) as server:
         found = result(service(client_of(server)))
     assert (found.score, len(server.calls)) == (1, 2)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_without_a_score_is_asked_for_once_more() -> None:
     with serving(replies(Reply(body={}), Reply(body={"metricResults": [row(1)]}))) as server:
         assert result(service(client_of(server))).score == 1
@@ -370,6 +374,7 @@ def test_an_answer_without_a_score_is_asked_for_once_more() -> None:
     assert (found.score, found.error, found.explanation, len(server.calls)) == (None, "Vertex AI gave no score", "hm", 2)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_what_is_paid_for_is_not_paid_for_again() -> None:
     shelf = Memory()
     with serving(evaluating(lambda *_: row(1, "fine"))) as server:
@@ -383,6 +388,7 @@ def test_what_is_paid_for_is_not_paid_for_again() -> None:
     assert (other.score, len(server.calls)) == (None, 2)
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_without_a_score_stays_one_until_it_is_to_be_asked_for_anew() -> None:
     shelf = Memory()
     with serving(replies(*[Reply(body={"metricResults": [row(None)]})] * 2, Reply(body={"metricResults": [row(1)]}))) as server:

@@ -69,6 +69,7 @@ def test_everything_that_is_missing_is_named_at_once(monkeypatch: pytest.MonkeyP
         ({"project": "p", "location": "l", "base_url": "https://vertex.internal"}, "no Google Cloud credentials"),
     ],
 )
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_only_what_is_missing_is_named(known: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, **known)
     said = refusal()
@@ -92,6 +93,7 @@ def test_an_api_key_does_not_do_and_the_message_says_so(monkeypatch: pytest.Monk
     assert "GOOGLE_CLOUD_PROJECT" in said
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_old_package_that_would_leave_the_conversation_out_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     old = ModuleType("google.cloud.aiplatform_v1beta1")
     old.__spec__ = ModuleSpec(old.__name__, None)
@@ -103,6 +105,7 @@ def test_an_old_package_that_would_leave_the_conversation_out_is_refused(monkeyp
     assert "is too old: pip install" in said
 
 
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_the_environment_says_where_the_service_is(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(replies(Reply(body={"metricResults": [row(1)]}))) as server:
         given(monkeypatch, project=PROJECT, location=LOCATION, base_url=f"{server.url}/")
@@ -120,6 +123,7 @@ def test_the_environment_says_where_the_service_is(monkeypatch: pytest.MonkeyPat
         ("eu", "https://aiplatform.eu.rep.googleapis.com"),
     ],
 )
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_without_a_base_url_the_location_says_where(location: str, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, project="p", location=location)
     monkeypatch.setattr(vertex, "application_default", lambda: (AnonymousCredentials(), None))
