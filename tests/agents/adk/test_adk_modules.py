@@ -381,12 +381,17 @@ def test_a_name_is_the_module_that_python_knows_by_it(project: Path, monkeypatch
     assert finals(play("known", case_of("hi"))) == ["hello"]
 
 
-def test_without_google_adk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("code", ["from google.adk.agents import Agent\n", "answer = 'nothing of google-adk'\n"])
+def test_without_google_adk_the_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    write(project, {"lamp_without_adk.py": code})
     monkeypatch.setitem(sys.modules, "google.adk", None)
+    monkeypatch.delitem(sys.modules, "lamp_without_adk", raising=False)
     with pytest.raises(
         UsageError, match=r"running ADK agents needs the extra `adk`: pip install 'mlflow-adk-eval\[adk\]' \(.*google.adk.*\)"
     ):
-        load_adk_agent("home")
+        load_adk_agent("lamp_without_adk")
+    with pytest.raises(UsageError, match="there is no module 'lamp_with_adk'"):
+        load_adk_agent("lamp_with_adk")
 
 
 @pytest.mark.slow
