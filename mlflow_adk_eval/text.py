@@ -30,7 +30,7 @@ def format_number(value: float | None, missing: str = "–", *, unlike: float | 
     """
     if value is None:
         return missing
-    texts = (f"{value:.{digits}g}" for digits in range(4, 18))
+    texts = (f"{value + 0.0:.{digits}g}" for digits in range(4, 18))
     return next((text for text in texts if unlike is None or (float(text) != unlike and text != f"{unlike:.4g}")), f"{value:.4g}")
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
-from itertools import accumulate, product
+from itertools import accumulate, islice, product
 from operator import and_
 from typing import Any, Literal, TypeVar
 
@@ -33,7 +33,9 @@ from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.redact import cut
+from mlflow_adk_eval.results.notebook import MOST, summary_html
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Stored, Verdict, Vote, explanation_of, grouped
+from mlflow_adk_eval.text import counted, format_number
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -466,6 +468,18 @@ class Comparison:
         """Return the counts; the whole comparison may be a gigabyte."""
         counts = ", ".join(f"{flip} {count}" for flip, count in self.counts.items())
         return f"<Comparison of {len(self.cases)} cases: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how many cases flipped, the means, and the first flipped cases, each with its first cause."""
+        flips, flipped = "".join(f", {count:,} {flip}" for flip, count in self.counts.items() if count), self.flipped
+        numbers = [(one.before, one.after, one.difference, one.p_adjusted) for one in self.deltas]
+        rows = [(one.name, *map(format_number, four), f"{one.cases:,}") for one, four in zip(self.deltas, numbers, strict=True)]
+        lines = (
+            f"{case.eval_id}, {case.flip}: {''.join(cause.sentence for _, cause in islice(case.all_causes(), 1))}"
+            for case in flipped[:MOST]
+        )
+        title = f"{self.before.name} → {self.after.name}: {counted(len(self.cases), 'case')} in both runs{flips}"
+        return summary_html(title, [("", "A", "B", "difference", "p (Holm)", "cases"), *rows], lines, len(flipped) - MOST)
 
     @property
     def judging(self) -> tuple[JudgeCost, JudgeCost]:
