@@ -56,10 +56,11 @@ near: $(VENV)/.dev ## Run the tests that import what differs from HEAD, or from 
 
 env: $(VENV)/.dev ## Install what development needs into .venv, and nothing else
 
-generated: $(VENV)/.dev ## Write what is generated from the code: the policy's JSON Schema, the page of commands, the tables of criteria and of speeds
+generated: $(VENV)/.dev ## Write what is generated: the policy's JSON Schema, the page of commands, the notebooks, the tables of criteria and of speeds
 	$(BIN)/python docs/policy_schema.py
 	$(BIN)/python docs/criteria_table.py
 	$(BIN)/python docs/cli_page.py
+	$(BIN)/python docs/notebooks.py
 	$(BIN)/python benchmarks/speed_table.py
 
 # The site and the tutorials are not among these: tests/pages builds the one and follows the others.
@@ -88,6 +89,7 @@ imports: $(VENV)/.dev ## The layers
 docs: $(VENV)/.dev ## The blocks of README, pages and docstrings, and what `make generated` writes
 	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/python docs/cli_page.py --check
+	$(BIN)/python docs/notebooks.py --check
 	$(BIN)/python benchmarks/speed_table.py --check
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly --ignore docs/tutorials README.md docs mlflow_adk_eval
 
