@@ -1,7 +1,8 @@
-"""Conversation scenarios that a model writes for an agent, from what the agent is told and which tools it has.
+"""Conversation scenarios that a model writes for an agent, from what the agent is told and which tools it has, and rubrics that it writes for cases.
 
 ADK's generator asks a service of Vertex AI for the same and writes the same: scenarios with a starting prompt, a plan and a persona. Here any model that answers
-by a JSON schema does. What it wrote is tagged `GENERATED` until a person has accepted it, and so long it is no evidence to the gate.
+by a JSON schema does. What it wrote is tagged `GENERATED` until a person has accepted it, and so long it is no evidence to the gate. Rubrics are written once,
+into the eval set, and before there is an answer: nothing that an agent answered, nor an expected answer, which may once have been one, has a say in them.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mlflow_adk_eval.agents.adk.agent import AdkAgent
 from mlflow_adk_eval.agents.functions import CallableAgent
 from mlflow_adk_eval.agents.protocol import Agent
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
+from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE
 from mlflow_adk_eval.errors import JudgeError, UsageError
+from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import PERSONAS, ConversationScenario, EvalCase, json_sha256
-from mlflow_adk_eval.judge.client import CallResult
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.providers.resolve import resolve_judge
@@ -28,6 +33,7 @@ from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import JudgeSetup, OneJudge
 from mlflow_adk_eval.judge.user_model import UserModel
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runtime import gathered
 from mlflow_adk_eval.text import numbered
 
 GENERATED = "generated"
@@ -39,7 +45,8 @@ _WORD = re.compile(r"\W+")
 
 _TEXT = {"type": "string"}
 _SCENARIO = object_of({"starting_prompt": _TEXT, "conversation_plan": _TEXT, "user_persona": {**_TEXT, "enum": list(PERSONAS)}})
-_SCHEMA = object_of({"scenarios": {"type": "array", "items": _SCENARIO}})
+_SCHEMAS = {name: object_of({name: {"type": "array", "items": items}}) for name, items in (("scenarios", _SCENARIO), ("rubrics", _TEXT))}
+"""By what is asked for, which is the prompt's name, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +54,21 @@ class Generated:
     """What a model has written."""
 
     cases: tuple[EvalCase, ...]
-    """Distinct, and tagged `GENERATED`."""
+    """Distinct, and tagged `GENERATED`; or, of the given cases, those that have got rubrics."""
     usage: JudgeUsage
     problem: str = ""
     """Why there are fewer than were wished for; empty where there are not."""
+
+
+@asynccontextmanager
+async def _writing(model: OneJudge, setup: JudgeSetup) -> AsyncGenerator[tuple[UserModel, JudgeSession]]:
+    judge = resolve_judge(model)
+    session = JudgeSession(setup)
+    try:
+        yield session.user_model(UserSimulatorConfig(), judge), session
+    finally:
+        await session.aclose()
+        await judge.aclose()
 
 
 async def generated_cases(
@@ -75,66 +93,113 @@ async def generated_cases(
     description = description_of(agent)
     if not (description or instruction):
         raise UsageError(f"nothing describes what {agent.name} does; set --instruction")
-    judge = resolve_judge(model)
-    session = JudgeSession(setup)
-    writer = session.user_model(UserSimulatorConfig(), judge)
     scenarios: dict[str, ConversationScenario] = {}
     problem = ""
-    try:
+    async with _writing(model, setup) as (writer, session):
         for place in range(_ROUNDS):
             given, missing = (json.dumps(one.starting_prompt, ensure_ascii=False) for one in scenarios.values()), count - len(scenarios)
             known = {"agent": description, "wanted": instruction, "known": context, "written": "\n".join(given), "count": str(missing)}
-            blocks = tuple(Block(name, text) for name, text in known.items() if text)
-            result = await _asked(writer, blocks, place, again=bool(problem))
-            if result.answer is None:
-                problem = result.error.replace("the simulated user's model", "the model")
-                break
-            written, failure = _read(result.answer)
+            written, failure = await _asked(writer, "scenarios", known, place, again=bool(problem))
             problem = failure or problem
+            if written is None:
+                break
             for one in written:
                 scenarios.setdefault(_WORD.sub(" ", one.starting_prompt.casefold()).strip(), one)
             if len(scenarios) >= count:
                 break
         usage = session.simulating() or JudgeUsage()
-    finally:
-        await session.aclose()
-        await judge.aclose()
     if not scenarios:
-        raise JudgeError(f"{judge.model} wrote no scenario: {problem or 'the list is empty'}")
+        raise JudgeError(f"{writer.judge.model} wrote no scenario: {problem or 'the list is empty'}")
     chosen = list(scenarios.values())[:count]
     named = zip(case_ids(one.starting_prompt for one in chosen), chosen, strict=True)
     cases = (EvalCase.model_validate({"eval_id": name, "conversation_scenario": one, "tags": [GENERATED]}) for name, one in named)
     return Generated(cases=tuple(cases), usage=usage, problem="" if len(chosen) == count else problem or "the model repeated itself")
 
 
-async def _asked(writer: UserModel, blocks: tuple[Block, ...], place: int, *, again: bool) -> CallResult:
-    """Ask for scenarios, or take what the ledger holds for the same question."""
-    prompt = load_prompt("scenarios")
-    address = await writer.identity.address(writer.settings)
-    question = [address, prompt.sha256, [[block.name, block.text] for block in blocks], _SCHEMA, place]
-    return await writer.client.request(
-        lambda: writer.judge.ask(prompt.request(blocks, _SCHEMA, writer.settings, again=again)),
+async def generated_rubrics(
+    cases: Sequence[EvalCase], model: OneJudge, setup: JudgeSetup, *, count: int, about: str = "", instruction: str = "", context: str = ""
+) -> Generated:
+    """Return cases with rubrics for their final responses that a model writes, by what the user says and wants alone.
+
+    What was written before the budget was spent, or the model failed, is kept.
+
+    Args:
+        cases: the cases.
+        model: as for `generated_cases`.
+        setup: as there.
+        count: how many rubrics a case gets at most.
+        about: what `description_of` says of the agent; empty: nothing is known.
+        instruction: what the rubrics are to be about; empty: whatever matters.
+        context: what the agent's tools find; empty: nothing is known.
+
+    Raises:
+        JudgeError: if the model cannot be had, or writes nothing that can be used.
+    """
+    known = {"agent": about, "wanted": instruction, "known": context, "count": str(count)}
+
+    async def written_for(case: EvalCase) -> tuple[EvalCase | None, str]:
+        said: Any = [turn.user_text for turn in case.conversation or ()]
+        if scenario := case.conversation_scenario:
+            said = {"starting_prompt": scenario.starting_prompt, "conversation_plan": scenario.conversation_plan}
+        written, failure = await _asked(writer, "rubrics", {**known, "case": json.dumps(said, ensure_ascii=False, indent=1)})
+        texts = list(dict.fromkeys(written or ()))[:count]
+        rubrics = [
+            {"rubric_id": name, "rubric_content": {"text_property": text}, "type": CRITERIA[FINAL_RESPONSE].rubric_type}
+            for name, text in zip(case_ids(texts), texts, strict=True)
+        ]
+        plain = dump(case)
+        tags = list(dict.fromkeys((*case.tags, GENERATED)))
+        found = {"rubrics": [*plain.get("rubrics", ()), *rubrics], "tags": tags} if rubrics else {}
+        return EvalCase.model_validate(plain | found) if found else None, failure
+
+    async with _writing(model, setup) as (writer, session):
+        found = await gathered(partial(written_for, case) for case in cases)
+        usage = session.simulating() or JudgeUsage()
+    problem = next((failure for case, failure in found if case is None), "")
+    if not (chosen := tuple(case for case, _ in found if case)):
+        raise JudgeError(f"{writer.judge.model} wrote no rubric: {problem or 'the list is empty'}")
+    return Generated(cases=chosen, usage=usage, problem=problem)
+
+
+async def _asked(
+    writer: UserModel, name: str, known: Mapping[str, str], place: int = 0, *, again: bool = False
+) -> tuple[list[Any] | None, str]:
+    """Ask for a list, or take what the ledger holds for the same question; ``None`` where the model was not reached, with the reason."""
+    address, schema = await writer.identity.address(writer.settings), _SCHEMAS[name]
+    prompt, blocks = load_prompt(name), tuple(Block(block, text) for block, text in known.items() if text)
+    question = [address, prompt.sha256, [[block.name, block.text] for block in blocks], schema, place]
+    result = await writer.client.request(
+        lambda: writer.judge.ask(prompt.request(blocks, schema, writer.settings, again=again)),
         json_sha256(question) if address else None,
-        may_reuse=lambda answer: bool(_read(answer)[0]),
+        may_reuse=lambda answer: bool(_listed(answer, name)[0]),
     )
+    if result.answer is None:
+        return None, result.error.replace("the simulated user's model", "the model")
+    return _listed(result.answer, name)
 
 
-def _read(answer: Answer) -> tuple[list[ConversationScenario], str]:
-    """Return the scenarios of an answer that can be used, and why it has none if it is nothing of the kind, with what the provider says of that."""
+def _listed(answer: Answer, name: str) -> tuple[list[Any], str]:
+    """Return what can be used of the list in an answer, and why there is none if it is nothing of the kind, with what the provider says of that."""
     try:
         value = decoded(answer.text)[0]
     except ValueError as error:
         return [], answer.why(str(error))
-    written = value.get("scenarios") if isinstance(value, dict) else None
-    if not isinstance(written, list):
-        return [], answer.why("the answer contains no list of scenarios")
-    scenarios: list[ConversationScenario] = []
+    written = value.get(name) if isinstance(value, dict) else None
+    return (list(_USABLE[name](written)), "") if isinstance(written, list) else ([], answer.why(f"the answer contains no list of {name}"))
+
+
+def _scenarios(written: Iterable[Any]) -> Iterator[ConversationScenario]:
     for one in written:
         given: dict[str, Any] = one if isinstance(one, dict) else {}
         prompt, plan, persona = (given.get(name) for name in _SCENARIO["properties"])
         if isinstance(prompt, str) and prompt.strip() and isinstance(plan, str) and plan.strip() and persona in PERSONAS:
-            scenarios.append(ConversationScenario(starting_prompt=prompt.strip(), conversation_plan=plan.strip(), user_persona=persona))
-    return scenarios, ""
+            yield ConversationScenario(starting_prompt=prompt.strip(), conversation_plan=plan.strip(), user_persona=persona)
+
+
+_USABLE: Mapping[str, Callable[[Iterable[Any]], Iterable[Any]]] = {
+    "scenarios": _scenarios,
+    "rubrics": lambda written: (text.strip() for text in written if isinstance(text, str) and text.strip()),
+}
 
 
 def description_of(agent: Agent) -> str:

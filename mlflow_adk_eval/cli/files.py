@@ -7,7 +7,7 @@ command uses for that kind, so that what is valid here is valid there. Only that
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -198,9 +198,12 @@ def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
 @click.command(epilog=shared.exit_codes("written, or accepted", "the model wrote nothing"))
 @click.argument("agent", required=False)
 @click.option("-o", "--output", type=shared.PATH, help="The eval set to write.")
-@click.option("--count", type=shared.COUNT, default=10, help="The number of cases.")
+@click.option(
+    "--rubrics", metavar="FILE[:CASE,CASE]", help="Add rubrics for final responses to these cases, if they have none. AGENT is optional."
+)
+@click.option("--count", type=shared.COUNT, default=10, help="The number of cases, or the most rubrics for a case.")
 @click.option("--model", metavar="MODEL|MODULE:NAME", default="gemini-2.5-flash", help="The model that writes them.")
-@click.option("--instruction", default="", help="The topic of the cases. Default: everything the agent does.")
+@click.option("--instruction", default="", help="The topic. Default: everything the agent does.")
 @click.option("--context", default="", help="Data that the agent's tools can return, so that users ask for things that exist.")
 @click.option(
     "--accept", metavar="FILE[:CASE,CASE]", help="Accept generated cases after you have reviewed them; by default all in this eval set."
@@ -208,22 +211,36 @@ def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:
 @shared.force_option
 @shared.budget_options
 @shared.json_option
-def generate(agent: str | None, *, output: Path | None, accept: str | None, model: str, force: bool, as_json: bool, **options: Any) -> None:
-    """Let a model write cases for AGENT, or accept them.
+def generate(
+    agent: str | None,
+    *,
+    output: Path | None,
+    rubrics: str | None,
+    accept: str | None,
+    model: str,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Let a model write cases for AGENT, or rubrics for your cases, or accept them.
 
     Each case is a scenario: a simulated user's first message, a plan and one of ADK's personas. It has the tag "generated" until you accept it with --accept or
     remove the tag. Until then, the gate refuses runs on it.
+
+    The model writes rubrics from the user's messages, never from an answer. They stay in the eval set, so every run uses the same ones.
     """
     if accept:
-        if agent or output:
-            raise UsageError("--accept takes only the eval set, without AGENT and --output")
+        if agent or output or rubrics:
+            raise UsageError("--accept takes only the eval set, without AGENT, --output and --rubrics")
         _accept(accept, as_json=as_json)
         return
-    if agent is None or output is None:
-        raise UsageError("give AGENT and --output, or --accept")
-    shared.check_output(output, force=force)
+    if (output is not None) == (rubrics is not None) or (output and agent is None):
+        raise UsageError("give AGENT and --output, or --rubrics, or --accept")
+    if output:
+        shared.check_output(output, force=force)
     from mlflow_adk_eval.agents.resolve import resolve_agent  # noqa: PLC0415 - `--help` stays fast
-    from mlflow_adk_eval.agents.scenarios import generated_cases  # noqa: PLC0415
+    from mlflow_adk_eval.agents.scenarios import description_of, generated_cases, generated_rubrics  # noqa: PLC0415
+    from mlflow_adk_eval.criteria.rubrics import FINAL_RESPONSE, own_rubrics  # noqa: PLC0415
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415
     from mlflow_adk_eval.judge.setup import judge_setup  # noqa: PLC0415
     from mlflow_adk_eval.ledger import opened  # noqa: PLC0415
@@ -231,46 +248,72 @@ def generate(agent: str | None, *, output: Path | None, accept: str | None, mode
     from mlflow_adk_eval.runtime import model_or_object  # noqa: PLC0415
 
     wanted = {name: options.pop(name) for name in ("count", "instruction", "context")}
-    subject, setup = resolve_agent(shared.agent_path(agent)), judge_setup(**shared.arguments(options))
-    writer = model_or_object(model, "--model")
+    subject = resolve_agent(shared.agent_path(agent)) if agent else None
+    setup, writer = judge_setup(**shared.arguments(options)), model_or_object(model, "--model")
+    file, eval_set, chosen = _selected(rubrics) if rubrics else (output or "", None, ())
+    without = [case for case in chosen if not own_rubrics(FINAL_RESPONSE, case, *(case.conversation or ()))]
+    if rubrics and not without:
+        raise UsageError(f"{rubrics}: every case has rubrics for final responses, and they stay as they are")
     with opened(setup.ledger) as ledger:
-        generated = wait(lambda: generated_cases(subject, writer, replace(setup, answers=ledger), **wanted))
-    name, cases, usage = stem_of(output), len(generated.cases), generated.usage
-    write_eval_set(adk_eval.EvalSet(eval_set_id=name, name=name, eval_cases=generated.cases), output)
-    fewer = f"; wanted {wanted['count']}, but {generated.problem}" if generated.problem else ""
+        setup = replace(setup, answers=ledger)
+        if subject and not eval_set:
+            generated = wait(lambda: generated_cases(subject, writer, setup, **wanted))
+        else:
+            about = description_of(subject) if subject else ""
+            generated = wait(lambda: generated_rubrics(without, writer, setup, about=about, **wanted))
+    if eval_set:
+        _rewrite(eval_set, generated.cases, file)
+    elif output:
+        write_eval_set(adk_eval.EvalSet(eval_set_id=stem_of(output), name=stem_of(output), eval_cases=generated.cases), output)
+    cases, usage, asked_for = len(generated.cases), generated.usage, len(without) or wanted["count"]
+    fewer = f"; wanted {asked_for}, but {generated.problem}" if generated.problem else ""
     failed = f" ({usage.failed_calls:,} failed)" if usage.failed_calls else ""
     reused = f", {counted(usage.reused, 'answer')} reused from the ledger" if usage.reused else ""
     cost = f"{counted(usage.calls, 'call')}{failed}, {counted(usage.tokens, 'token')}{reused}"
-    text = f"{output}: {counted(cases, 'generated case')}{fewer}\nWritten by {', '.join(usage.models)}: {cost}"
+    written = counted(cases, "generated case") if output else f"generated rubrics for {counted(cases, 'case')}"
+    text = f"{file}: {written}{fewer}\nWritten by {', '.join(usage.models)}: {cost}"
     spent = {"calls": usage.calls, "tokens": usage.tokens, "reused": usage.reused}
-    then = f"review them, then mlflow-adk-eval generate --accept {output}"
-    tell(
-        text, as_json=as_json, then=then, file=str(output), cases=cases, wanted=wanted["count"], problem=generated.problem or None, **spent
-    )
+    then = f"review them, then mlflow-adk-eval generate --accept {file}"
+    tell(text, as_json=as_json, then=then, file=str(file), cases=cases, wanted=asked_for, problem=generated.problem or None, **spent)
 
 
 def _accept(named: str, *, as_json: bool) -> None:
     from mlflow_adk_eval.agents.scenarios import GENERATED  # noqa: PLC0415 - as above
-    from mlflow_adk_eval.evalset.files import RowFiles, dump, file_at, select, split_selection, write_eval_set  # noqa: PLC0415
+    from mlflow_adk_eval.evalset.files import dump  # noqa: PLC0415
+
+    file, eval_set, chosen = _selected(named)
+    if not (marked := [case for case in chosen if GENERATED in case.tags]):
+        raise UsageError(f"{named}: no case has the tag {GENERATED!r}, so there is nothing to accept")
+    accepted: list[adk_eval.EvalCase] = []
+    for case in marked:
+        plain = dump(case)
+        tags = [tag for tag in plain.pop("tags") if tag != GENERATED]
+        # Without the field where no other is left: google-adk 1 refuses what it does not know.
+        accepted.append(type(case).model_validate(plain | ({"tags": tags} if tags else {})))
+    _rewrite(eval_set, accepted, file)
+    left = sum(GENERATED in case.tags for case in eval_set.eval_cases) - len(marked)
+    text = f"{file}: {counted(len(marked), 'case')} accepted" + (f", {left} left to review" if left else "")
+    tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
+
+
+def _selected(named: str) -> tuple[str | Path, adk_eval.EvalSet, Sequence[adk_eval.EvalCase]]:
+    """Return the file of an eval set in JSON, what it holds, and the cases that are selected behind a colon, or all."""
+    from mlflow_adk_eval.evalset.files import RowFiles, file_at, select, split_selection  # noqa: PLC0415 - as above
 
     file, selected = split_selection(named)
     if isinstance(file_at(file), RowFiles):
-        raise UsageError(f"{file}: wanted an eval set in JSON; remove the tag {GENERATED!r} from these rows yourself")
+        raise UsageError(f"{file}: wanted an eval set in JSON; edit the rubrics and the tag 'generated' of these rows yourself")
     eval_set = adk_eval.load_eval_set(file)
-    chosen = select(eval_set, selected or eval_set.eval_ids)
-    if not (marked := {case.eval_id for case in chosen.eval_cases if GENERATED in case.tags}):
-        raise UsageError(f"{named}: no case has the tag {GENERATED!r}, so there is nothing to accept")
-    cases = list(eval_set.eval_cases)
-    for index, case in enumerate(eval_set.eval_cases):
-        if case.eval_id in marked:
-            plain = dump(case)
-            tags = [tag for tag in plain.pop("tags") if tag != GENERATED]
-            # Without the field where no other is left: google-adk 1 refuses what it does not know.
-            cases[index] = type(case).model_validate(plain | ({"tags": tags} if tags else {}))
-    write_eval_set(eval_set.model_copy(update={"eval_cases": tuple(cases)}), file)
-    left = sum(GENERATED in case.tags for case in cases)
-    text = f"{file}: {counted(len(marked), 'case')} accepted" + (f", {left} left to review" if left else "")
-    tell(text, as_json=as_json, file=str(file), accepted=len(marked), left=left)
+    return file, eval_set, select(eval_set, selected or eval_set.eval_ids).eval_cases
+
+
+def _rewrite(eval_set: adk_eval.EvalSet, cases: Iterable[adk_eval.EvalCase], file: str | Path) -> None:
+    """Write an eval set back into its file, with other cases of the same ids."""
+    from mlflow_adk_eval.evalset.files import write_eval_set  # noqa: PLC0415 - as above
+
+    changed = {case.eval_id: case for case in cases}
+    kept = tuple(changed.get(case.eval_id, case) for case in eval_set.eval_cases)
+    write_eval_set(eval_set.model_copy(update={"eval_cases": kept}), file)
 
 
 @click.command(epilog=shared.NO_VERDICT)

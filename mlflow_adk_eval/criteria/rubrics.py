@@ -52,13 +52,13 @@ def rubrics_of_turn(
     name: str, settings: RubricSettings, case: EvalCase, expected: Invocation | None = None, actual: Invocation | None = None
 ) -> RubricSet:
     """Return the rubrics of one turn: those of the criterion, of the case, and of the turn itself as expected and as it was."""
-    return _united([*settings.rubrics, *_own(name, case, expected, actual)])
+    return _united([*settings.rubrics, *own_rubrics(name, case, expected, actual)])
 
 
 def rubrics_of_conversation(name: str, settings: RubricSettings, case: EvalCase, turns: Turns) -> RubricSet:
     """Return the rubrics of a conversation. One of a turn is about what happened until then; of several turns, until the last."""
-    general = [*settings.rubrics, *_own(name, case)]
-    of_turns = [(rubric, number) for number, pair in enumerate(turns, 1) for rubric in _own(name, *pair)]
+    general = [*settings.rubrics, *own_rubrics(name, case)]
+    of_turns = [(rubric, number) for number, pair in enumerate(turns, 1) for rubric in own_rubrics(name, *pair)]
     united = _united([*general, *(rubric for rubric, _ in of_turns)])
     until = {rubric.rubric_id: number for rubric, number in of_turns} | {rubric.rubric_id: len(turns) for rubric in general}
     scoped = {key: f"[until turn {until[key]}] {text}" if until[key] < len(turns) else text for key, text in united.texts.items()}
@@ -66,7 +66,7 @@ def rubrics_of_conversation(name: str, settings: RubricSettings, case: EvalCase,
     return RubricSet({key: f"[{types[key]}] {text}" if key in types else text for key, text in scoped.items()}, united.problem)
 
 
-def _own(name: str, *holders: EvalCase | Invocation | None) -> list[Rubric]:
+def own_rubrics(name: str, *holders: EvalCase | Invocation | None) -> list[Rubric]:
     """Return the rubrics of a criterion's type that a case and turns have themselves."""
     return [rubric for holder in holders if holder for rubric in holder.rubrics or () if rubric.type == CRITERIA[name].rubric_type]
 

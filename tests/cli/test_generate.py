@@ -157,12 +157,22 @@ def test_an_answer_that_cannot_be_used_is_one_line(reply: Any, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (("bot_of_generate:answer",), "give AGENT and --output, or --accept"),
-        (("bot_of_generate:answer", "--accept", "x.json"), "--accept takes only the eval set, without AGENT and --output"),
+        (("bot_of_generate:answer",), "give AGENT and --output, or --rubrics, or --accept"),
+        (("bot_of_generate:answer", "-o", "x.json", "--rubrics", "lights.json"), "give AGENT and --output, or --rubrics, or --accept"),
+        (("-o", "x.json"), "give AGENT and --output, or --rubrics, or --accept"),
+        (("--rubrics", "lights.json:off"), "eval set 'lights' has no case 'off'"),
+        (
+            ("--rubrics", "lights.jsonl"),
+            "lights.jsonl: wanted an eval set in JSON; edit the rubrics and the tag 'generated' of these rows yourself",
+        ),
+        (("bot_of_generate:answer", "--accept", "x.json"), "--accept takes only the eval set, without AGENT, --output and --rubrics"),
         (("bot_of_generate:silent", "-o", "x.json"), "nothing describes what silent does; set --instruction"),
         (("--accept", "lights.json"), "lights.json: no case has the tag 'generated', so there is nothing to accept"),
         (("--accept", "lights.json:off"), "eval set 'lights' has no case 'off'"),
-        (("--accept", "lights.jsonl"), "lights.jsonl: wanted an eval set in JSON; remove the tag 'generated' from these rows yourself"),
+        (
+            ("--accept", "lights.jsonl"),
+            "lights.jsonl: wanted an eval set in JSON; edit the rubrics and the tag 'generated' of these rows yourself",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_one_line(project: Path, arguments: tuple[str, ...], wanted: str) -> None:
@@ -199,3 +209,129 @@ def test_nothing_generated_is_evidence_before_it_is_accepted(project: Path, temp
     assert (accepted.exit_code, accepted.stdout) == (0, "lights.json: 1 case accepted\n"), accepted.stderr
     assert load_eval_set("lights.json").eval_cases[0].tags == ("mine",)
     assert decision().verdict == "passed"
+
+
+# Rubrics for cases that exist
+
+SHOP = {
+    "eval_set_id": "shop",
+    "eval_cases": [
+        {
+            "eval_id": "open",
+            "conversation": [
+                {
+                    "invocation_id": "1",
+                    "user_content": {"parts": [{"text": "When do you open?"}]},
+                    "final_response": {"parts": [{"text": "SECRET"}]},
+                }
+            ],
+        },
+        {"eval_id": "plan", "conversation_scenario": {"starting_prompt": "Hello", "conversation_plan": "Buy a lamp."}, "tags": ["mine"]},
+        {
+            "eval_id": "done",
+            "conversation": [{"invocation_id": "1", "user_content": {"parts": [{"text": "Bye"}]}}],
+            "rubrics": [{"rubric_id": "kind", "rubric_content": {"text_property": "It is kind."}, "type": "FINAL_RESPONSE_QUALITY"}],
+        },
+    ],
+}
+
+
+def rubrics(*texts: Any) -> Any:
+    return gemini_answer(json.dumps({"rubrics": texts}))
+
+
+def rubrics_in(path: str) -> dict[str, list[tuple[str, str | None, str | None]]]:
+    cases = load_eval_set(path).eval_cases
+    return {case.eval_id: [(one.rubric_id, one.rubric_content.text_property, one.type) for one in case.rubrics or ()] for case in cases}
+
+
+def test_rubrics_are_written_into_the_cases_once_and_from_no_answer(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("shop.json").write_text(json.dumps(SHOP))
+    with serving(
+        replies(rubrics("It names the hour.", " It names the hour. ", 7, "", "It is polite."), rubrics("It offers a lamp."))
+    ) as server:
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
+        made = invoke("generate", "bot_of_generate:answer", "--rubrics", "shop.json:open", "--count", "2")
+        assert made.exit_code == 0, made.stderr
+        assert made.stdout.startswith("shop.json: generated rubrics for 1 case\nWritten by gemini-2.5-flash at 127.0.0.1")
+        assert made.stdout.splitlines()[-1] == "next: review them, then mlflow-adk-eval generate --accept shop.json"
+        asked = json.dumps([request.body for request in server.calls])
+        assert "When do you open?" in asked
+        assert "Tell when the shop is open." in asked
+        assert "SECRET" not in asked
+        invoke("generate", "--rubrics", "shop.json")
+        assert "Buy a lamp." in json.dumps(server.calls[1].body)
+        again = invoke("generate", "--rubrics", "shop.json")
+        assert len(server.calls) == 2
+    assert (again.exit_code, again.stderr) == (
+        64,
+        "error: shop.json: every case has rubrics for final responses, and they stay as they are\n",
+    )
+    quality = "FINAL_RESPONSE_QUALITY"
+    assert rubrics_in("shop.json") == {
+        "open": [("it_names_the_hour", "It names the hour.", quality), ("it_is_polite", "It is polite.", quality)],
+        "plan": [("it_offers_a_lamp", "It offers a lamp.", quality)],
+        "done": [("kind", "It is kind.", quality)],
+    }
+    assert {case.eval_id: case.tags for case in load_eval_set("shop.json").eval_cases} == {
+        "open": (GENERATED,), "plan": ("mine", GENERATED), "done": (),
+    }  # fmt: skip
+
+
+def test_generated_rubrics_are_what_the_criterion_judges_by_and_no_evidence_before_review(project: Path, template: Path) -> None:
+    uri = copied(template, project)
+    Path("shop.json").write_text(json.dumps({**SHOP, "eval_cases": SHOP["eval_cases"][:1]}))
+    (project / "writer_of_rubrics.py").write_text("def writes(request):\n    return {'rubrics': ['It names the hour.']}\n")
+    made = invoke("generate", "--rubrics", "shop.json", "--model", "writer_of_rubrics:writes")
+    assert made.exit_code == 0, made.stderr
+
+    def decision() -> Any:
+        report = adk_eval.evaluate(
+            "shop.json",
+            lambda message: "At nine.",
+            {"criteria": {"rubric_based_final_response_quality_v1": 1.0}},
+            judge=adk_eval.testing.ScriptedJudge("yes"),
+            experiment="shop",
+            tracking_uri=uri,
+        )
+        assert report.passed
+        return adk_eval.gate(report, raise_on_failure=False, tracking_uri=uri)
+
+    assert "nobody has reviewed 1 case that a model wrote (tag 'generated'): open" in decision().reasons
+    assert invoke("generate", "--accept", "shop.json").exit_code == 0
+    assert rubrics_in("shop.json") == {"open": [("it_names_the_hour", "It names the hour.", "FINAL_RESPONSE_QUALITY")]}
+    assert decision().verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    ("replied", "reason"),
+    [
+        (rubrics(), "the list is empty"),
+        (gemini_answer(json.dumps({"texts": []})), "the answer contains no list of rubrics"),
+        (gemini_error(400, "no such model"), "no such model"),
+    ],
+)
+def test_without_a_rubric_the_file_stays_as_it_is(project: Path, monkeypatch: pytest.MonkeyPatch, replied: Any, reason: str) -> None:
+    Path("shop.json").write_text(json.dumps(SHOP))
+    with serving(lambda _: replied) as server:
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
+        made = invoke("generate", "--rubrics", "shop.json:open")
+    assert made.exit_code == 3
+    assert made.stderr.startswith("error: gemini-2.5-flash wrote no rubric: ")
+    assert reason in made.stderr
+    assert json.loads(Path("shop.json").read_text()) == SHOP
+
+
+def test_cases_that_got_no_rubric_are_counted_and_stay_open(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("shop.json").write_text(json.dumps(SHOP))
+
+    def one_of_two(call: Any) -> Any:
+        return rubrics("It offers a lamp.") if "Buy a lamp." in json.dumps(call.body) else gemini_error(400, "blocked")
+
+    with serving(one_of_two) as server:
+        monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
+        made = invoke("generate", "--rubrics", "shop.json", "--json")
+    said = json.loads(made.stdout)
+    assert (made.exit_code, said["cases"], said["wanted"]) == (0, 1, 2)
+    assert "blocked" in said["problem"]
+    assert [len(found) for found in rubrics_in("shop.json").values()] == [0, 1, 1]
