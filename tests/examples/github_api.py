@@ -1,4 +1,4 @@
-"""A server that keeps the comments of a pull request as GitHub's API does, for what comments on one."""
+"""A server that keeps the comments of a pull request as the APIs of GitHub, GitLab and Azure Repos do, for what comments on one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class GitHub:
     url: str = ""
 
     def says(self, body: str, login: str = ME) -> dict[str, Any]:
-        comment = {"id": 1000 + len(self.comments), "user": {"login": login}, "body": body}
+        author = {"username": login, "id": login}
+        comment = {"id": 1000 + len(self.comments), "user": {"login": login}, "author": author, "body": body}
         self.comments.append(comment)
         return comment
 
@@ -54,14 +55,48 @@ class GitHub:
             case "GET", ["", "repos", "team", "agents", "pulls"]:
                 return 200, [pull for pull in self.pulls if pull["state"] == asked["state"] and pull["label"] == asked["head"]]
             case "GET", ["", "repos", "team", "agents", "issues", "7", "comments"]:
-                first = (int(asked["page"]) - 1) * int(asked["per_page"])
-                return 200, self.comments[first : first + int(asked["per_page"])]
+                return 200, self._page(asked)
             case "POST", ["", "repos", "team", "agents", "issues", "7", "comments"]:
                 return 201, self.says(sent["body"])
             case "PATCH", ["", "repos", "team", "agents", "issues", "comments", number]:
                 (comment,) = (one for one in self.comments if str(one["id"]) == number)
                 comment["body"] = sent["body"]
                 return 200, comment
+            case _, ["", "api", "v4", *rest]:
+                return self._gitlab(method, rest, asked, sent)
+            case _, ["", "_apis", "connectionData"]:
+                return 200, {"authenticatedUser": {"id": ME}}
+            case _, ["", "p", "_apis", "git", "repositories", "r", "pullRequests", "7", "threads", *rest]:
+                return self._azure(method, rest, sent)
+        return 404, {"message": "Not Found"}
+
+    def _page(self, asked: dict[str, str]) -> list[dict[str, Any]]:
+        first = (int(asked["page"]) - 1) * int(asked["per_page"])
+        return self.comments[first : first + int(asked["per_page"])]
+
+    def _gitlab(self, method: str, rest: list[str], asked: dict[str, str], sent: dict[str, Any]) -> tuple[int, Any]:
+        match method, rest:
+            case "GET", ["user"]:
+                return 200, {"username": ME}
+            case "GET", ["projects", "5", "merge_requests", "7", "notes"]:
+                return 200, self._page(asked)
+            case "POST", ["projects", "5", "merge_requests", "7", "notes"]:
+                return 201, self.says(sent["body"])
+            case "PUT", ["projects", "5", "merge_requests", "7", "notes", number]:
+                return self.answer("PATCH", f"/repos/team/agents/issues/comments/{number}", sent)
+        return 404, {"message": "Not Found"}
+
+    def _azure(self, method: str, rest: list[str], sent: dict[str, Any]) -> tuple[int, Any]:
+        match method, rest:
+            case "GET", []:
+                threads = [
+                    {"id": one["id"], "comments": [{"id": 1, "author": one["author"], "content": one["body"]}]} for one in self.comments
+                ]
+                return 200, {"value": threads}
+            case "POST", []:
+                return 200, self.says(sent["comments"][0]["content"])
+            case "PATCH", [number, "comments", "1"]:
+                return self.answer("PATCH", f"/repos/team/agents/issues/comments/{number}", {"body": sent["content"]})
         return 404, {"message": "Not Found"}
 
 
@@ -74,7 +109,7 @@ def github() -> Iterator[GitHub]:
         def _handle(self) -> None:
             method, length = self.command, int(self.headers.get("Content-Length") or 0)
             sent = json.loads(self.rfile.read(length) or b"{}")
-            assert self.headers["Authorization"] == f"Bearer {TOKEN}"
+            assert TOKEN in (self.headers["PRIVATE-TOKEN"], (self.headers["Authorization"] or "").removeprefix("Bearer "))
             path = urlsplit(self.path).path
             state.seen.append(f"{method} {path}")
             fault = next((one for one in state.faults if one[0] == method and path != "/graphql"), None)
@@ -96,7 +131,7 @@ def github() -> Iterator[GitHub]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_GET = do_POST = do_PATCH = _handle  # noqa: N815 - the names that http.server asks for
+        do_GET = do_POST = do_PATCH = do_PUT = _handle  # noqa: N815 - the names that http.server asks for
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
