@@ -14,6 +14,7 @@ from mlflow_adk_eval.analysis.comparison.compare import Comparison, compared
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, compared_run
 from mlflow_adk_eval.analysis.stats import intervals
 from mlflow_adk_eval.analysis.stats import power as planning
+from mlflow_adk_eval.analysis.stats.paired import Values
 from mlflow_adk_eval.analysis.stats.power import Source, cases_until_decided, spread_of
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import AdkEvalError, TrackingError, UsageError, did_you_mean
@@ -181,9 +182,6 @@ def log_comparison(found: Comparison, html: str, *, tracking_uri: str | None = N
 
 CASE_PASS_RATE = "case_pass_rate"  # noqa: S105 - not that kind of pass
 """The measure that power is computed for besides the criteria: the share of its runs that a case passed, over the cases."""
-
-Values = Mapping[str, Sequence[float]]
-"""By case, one per run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,21 +10,18 @@ Holm's method, since ten criteria give chance ten opportunities; the gate adjust
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.analysis.comparison.runs import ComparedRun, Sides
-from mlflow_adk_eval.analysis.stats.paired import compare_paired, holm
+from mlflow_adk_eval.analysis.stats.paired import Values, compare_paired, holm
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.results.outcomes import TOLERANCE, grouped, mean
 from mlflow_adk_eval.results.report import scaled, scores_by_case
 
 CASE_RATE = "case_pass_rate"
 """What the share of case runs that passed is called."""
-
-Values = Mapping[str, Sequence[float]]
-"""By case, one for each run that has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

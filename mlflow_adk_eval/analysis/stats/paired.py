@@ -29,6 +29,10 @@ _AT_ONCE = 12
 _SEED = 0
 
 
+Values = Mapping[str, Sequence[float]]
+"""The values of each case, one per run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
     """How the same cases did in two runs; a difference is after minus before, of case means."""
@@ -61,8 +65,8 @@ class Paired:
 
 
 def compare_paired(
-    before: Mapping[str, Sequence[float]],
-    after: Mapping[str, Sequence[float]],
+    before: Values,
+    after: Values,
     *,
     confidence: float = 0.95,
     bounds: tuple[float, float] | None = (0.0, 1.0),
@@ -82,6 +86,8 @@ def compare_paired(
             later.append(mean(late))
     if not later:
         return None
+    import numpy as np  # noqa: PLC0415 - some time to import, needed only where runs are compared
+
     differences = array("d", map(sub, later, earlier))
     gains = array("d", (difference for difference in differences if abs(difference) > TOLERANCE))
     binary = all(value in (0, 1) for value in chain(earlier, later))
@@ -97,6 +103,7 @@ def compare_paired(
         least, most = min(chain(earlier, later)), max(chain(earlier, later))
     width = max(most - least or abs(most), *map(abs, differences))
     level, scale = (1 + confidence) / 2, width or 1.0
+    spread = scale * float(np.std(np.sort(differences) / scale, ddof=1)) if len(later) > 1 else 0.0
     low, high = (sign * mean_at_least([sign * value / scale for value in differences], level, worst=-width / scale) for sign in (1, -1))
     # For one comparison of scores in thirty the interval would exclude zero although the test shows nothing.
     if p_better > 1 - level + TOLERANCE:
@@ -118,13 +125,11 @@ def compare_paired(
         p_worse=p_worse,
         p_better=p_better,
         test="mcnemar" if binary else "permutation",
-        spread=_spread(gains, len(later)),
+        spread=spread if spread > TOLERANCE else 0.0,
     )
 
 
-def in_both(
-    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]]
-) -> Iterator[tuple[str, Sequence[float], Sequence[float]]]:
+def in_both(before: Values, after: Values) -> Iterator[tuple[str, Sequence[float], Sequence[float]]]:
     """Yield the cases that both have, in the order of `after`, with the values of each.
 
     Where both have the same order, as two runs on one eval set do, no case is looked up, so that columns need no index.
@@ -174,14 +179,3 @@ def _all_sums(sizes: Any) -> Any:
     for size in sizes:
         sums = np.concatenate([sums + size, sums - size])
     return sums
-
-
-def _spread(gains: Sequence[float], cases: int) -> float:
-    """Return the standard deviation of the cases' differences, those that do not differ included."""
-    scale = max(map(abs, gains), default=0.0)
-    if cases <= 1 or not scale:
-        return 0.0
-    middle = math.fsum(gains) / cases / scale
-    squares = math.fsum((gain / scale - middle) ** 2 for gain in gains) + (cases - len(gains)) * middle**2
-    spread = scale * math.sqrt(squares / (cases - 1))
-    return spread if spread > TOLERANCE else 0.0

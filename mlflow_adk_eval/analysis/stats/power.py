@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from mlflow_adk_eval.analysis.stats.betting import log_wealth
 from mlflow_adk_eval.analysis.stats.bound import chance_of
 from mlflow_adk_eval.analysis.stats.intervals import binomial_chance, binomial_tail, wilson_interval
-from mlflow_adk_eval.analysis.stats.paired import Paired, compare_paired
+from mlflow_adk_eval.analysis.stats.paired import Paired, Values, compare_paired
 from mlflow_adk_eval.results.outcomes import TOLERANCE, mean
 from mlflow_adk_eval.results.repeats import variance
 from mlflow_adk_eval.results.sequence import FIRST_ROUND, ROUNDS_GROW
@@ -256,9 +256,6 @@ def smallest_shown(paired: Paired, *, confidence: float, power: float) -> float:
 
 Source = Literal["baseline", "repeated runs", "unrelated scores", "interval"]
 """What a spread was learnt from: see `spread_of`."""
-
-Values = Mapping[str, Sequence[float]]
-"""By case, one per run."""
 
 
 @dataclass(frozen=True, slots=True)
