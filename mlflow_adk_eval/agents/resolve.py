@@ -70,8 +70,11 @@ def resolve_agent(source: Any, *, agent_name: str | None = None, limits: Limits 
         return load_adk_agent(source, agent_name=agent_name, limits=limits)
     if agent_name is not None:
         raise _no_sub_agents(agent_name, shown(source))
+    if limits and isinstance(source, CallableAgent | HttpAgent):  # anybody else's agent is as it is
+        given = {name: value for name, value in asdict(limits).items() if value is not None}
+        return replace(source, limits=replace(source.limits, **given))
     if hasattr(source, "converse"):
-        return _limited(cast("Agent", source), limits)
+        return cast("Agent", source)
     if callable(source):
         return CallableAgent(function=source, name=name_of(source), limits=limits or NO_LIMITS)
     if is_traces(source):
@@ -108,14 +111,6 @@ def _is_recorded(source: str | Path) -> bool:
 
 def _no_sub_agents(agent_name: str, source: str) -> UsageError:
     return UsageError(f"agent_name={agent_name!r}: only an ADK agent has sub-agents, but {source} is not one")
-
-
-def _limited(agent: Agent, limits: Limits | None) -> Agent:
-    """Return an agent of ours with the limits that are given instead of its own; anybody else's is as it is."""
-    if limits is None or not isinstance(agent, CallableAgent | HttpAgent):
-        return agent
-    given = {name: value for name, value in asdict(limits).items() if value is not None}
-    return cast("Agent", replace(agent, limits=replace(agent.limits, **given)))
 
 
 def agent_at(url: str, limits: Limits | None = None) -> HttpAgent:

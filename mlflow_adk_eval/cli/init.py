@@ -419,7 +419,11 @@ def _typed(name: str, agent: Agent, examples: Sequence[Example]) -> list[adk_eva
 
 def _recorded(recording: adk_eval.Recording) -> list[adk_eval.EvalCase]:
     """Return what an agent did, in the first run of each case that came to its end, as what is expected."""
-    from mlflow_adk_eval.agents.traces.conversations import reference_of  # noqa: PLC0415 - as above
+    from mlflow_adk_eval.agents.traces.conversations import Redactor  # noqa: PLC0415 - as above
 
     ended = {eval_id: next((run.actual for run in runs if run.actual and not run.error), ()) for eval_id, runs in recording.runs.items()}
-    return [adk_eval.EvalCase(eval_id=eval_id, conversation=tuple(map(reference_of, turns))) for eval_id, turns in ended.items() if turns]
+    return [
+        adk_eval.EvalCase(eval_id=eval_id, conversation=tuple(map(Redactor(None).reference, turns)))
+        for eval_id, turns in ended.items()
+        if turns
+    ]

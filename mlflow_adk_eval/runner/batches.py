@@ -232,7 +232,13 @@ async def _scored(
     context = multiprocessing.get_context("forkserver" if posix else "spawn")
     if posix:
         context.set_forkserver_preload([__name__])
-        _start_fork_server()
+        resource_tracker.ensure_running()  # else the fork server's start does it, and unblocks SIGINT
+        # With SIGINT blocked, as all that it starts then is from its first instruction on: Ctrl-C is for the process that waits.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     start = partial(ProcessPoolExecutor, workers, mp_context=context, initializer=_begin_work)
     executor, waiting = start(), deque[tuple[list[BatchRow], Future[WrittenPart], int]]()
     try:
@@ -267,16 +273,6 @@ def _sent(executor: ProcessPoolExecutor, rows: list[BatchRow], scoring: Scoring)
         future: Future[WrittenPart] = Future()
         future.set_exception(BrokenProcessPool(str(error)))
         return future
-
-
-def _start_fork_server() -> None:
-    """Start it with SIGINT blocked, as all that it starts then is from its first instruction on: Ctrl-C is for the process that waits."""
-    resource_tracker.ensure_running()  # else the fork server's start does it, and unblocks SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin_work() -> None:

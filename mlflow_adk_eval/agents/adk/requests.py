@@ -25,17 +25,14 @@ def request_sha256(request: Any) -> str:
     Args:
         request: ADK's ``LlmRequest``, or the object that ADK writes of it as JSON or YAML.
     """
-    plain: Mapping[str, Any] = request if isinstance(request, Mapping) else _dumped(request)
+    plain: Mapping[str, Any] = request
+    if not isinstance(request, Mapping):  # as ADK's recorder writes it
+        how: Json = {"include": {"model", "contents", "config"}, "exclude_none": True, "exclude_defaults": True}
+        plain = request.model_dump(mode="json", fallback=_described, warnings=False, **how)
     config: Json = {name: value for name, value in (plain.get("config") or {}).items() if name not in _INCIDENTAL_CONFIG}
     contents = [content | {"parts": list(map(_lasting, content.get("parts") or ()))} for content in plain.get("contents") or ()]
     asked = {"model": plain.get("model"), "contents": contents, "config": config}
     return json_sha256(canonical(asked))
-
-
-def _dumped(request: Any) -> Json:
-    """Return a request as ADK's recorder writes it."""
-    how: Json = {"include": {"model", "contents", "config"}, "exclude_none": True, "exclude_defaults": True}
-    return dict(request.model_dump(mode="json", fallback=_described, warnings=False, **how))
 
 
 def _lasting(part: Json) -> Json:

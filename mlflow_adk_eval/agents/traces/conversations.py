@@ -313,11 +313,6 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
     return tuple(captured.values())
 
 
-def reference_of(turn: evals.Invocation) -> evals.Invocation:
-    """Return what an agent did in a turn as what is expected, with the secrets of the environment masked."""
-    return Redactor(None).reference(turn)
-
-
 def _case(conversation: TracedConversation, redactor: Redactor) -> evals.EvalCase:
     turns = conversation.turns()
     session_state = conversation.conversation(turns).session_state
