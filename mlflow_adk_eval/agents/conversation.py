@@ -21,7 +21,7 @@ import anyio
 
 from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
-from mlflow_adk_eval.agents.replay import CaseWorld, Replay, Tools
+from mlflow_adk_eval.agents.replay import CaseWorld, Replay
 from mlflow_adk_eval.agents.tool_environment import tool_environment
 from mlflow_adk_eval.agents.users import FunctionUser, SimulatedUser, check_scenarios, scenario_of
 from mlflow_adk_eval.config.eval_config import EvalConfig
@@ -135,7 +135,7 @@ def conversation_setups(
             user = SimulatedUser(settings, model, scenario_of(case), case.eval_id, run_index)
         else:
             user = FunctionUser(function, scenario_of(case), settings.max_allowed_invocations)
-        tools: Tools | None = environment(case.eval_id, run_index) if environment else None
+        tools = environment(case.eval_id, run_index) if environment else None
         return ConversationSetup(user=user, tools=CaseWorld(replay, case.eval_id, run_index, tools) if replay else tools)
 
     return setup

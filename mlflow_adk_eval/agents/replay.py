@@ -15,9 +15,10 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from mlflow_adk_eval.agents.recordings import Recording, dumps_recording
+from mlflow_adk_eval.agents.tool_environment import CaseTools
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean
 from mlflow_adk_eval.evalset.conversation import (
@@ -38,28 +39,6 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
 _MAX_NAMED, _LONGEST_ARGS = 3, 200
 _Known = tuple[int, C]
 """The run that a call is from, and the call."""
-
-
-class Tools(Protocol):
-    """What may answer tool calls in place of an agent's tools in one conversation, such as the tool environment."""
-
-    async def answer(self, tool: str, args: Mapping[str, Any], /) -> Json | None:
-        """Return what `tool` is to have answered to a call; ``None``: it is to be called itself, perhaps after a delay."""
-        ...
-
-    def next_turn(self) -> None:
-        """Note that the next turn begins."""
-        ...
-
-    @property
-    def injections(self) -> tuple[Injection, ...]:
-        """What was done so far."""
-        ...
-
-    @property
-    def world(self) -> CaseWorld | None:
-        """What replays or records the calls that are not answered above; ``None``: they are real, and nobody records them."""
-        ...
 
 
 class UnrecordedError(AgentError):
@@ -205,7 +184,7 @@ class CaseWorld:
     replay: Replay
     eval_id: str
     run_index: int
-    environment: Tools | None
+    environment: CaseTools | None
     """The tool environment, which comes first; ``None``: there is none."""
     turn: int = -1
     unrecorded: str = ""
@@ -310,6 +289,10 @@ class CaseWorld:
         chosen = min(later, key=lambda index: abs(candidates[index][1].turn - self.turn), default=last)
         self._last[id(candidates)] = chosen
         return candidates[chosen][1]
+
+
+Tools = CaseTools | CaseWorld
+"""What may answer the tool calls of a case run in place of the agent's own tools."""
 
 
 def error_of(error: BaseException) -> RecordedError:
