@@ -31,6 +31,8 @@ The next cell makes commands print plain text, without progress bars."""
 _MAGIC = {"cd ": "%cd ", "pip ": "%pip ", "python ": "%run "}
 """Commands that act on the notebook itself, where a cell for bash would forget them, and what they are called there."""
 _MAGICS = re.compile("|".join(f"^{command}" for command in _MAGIC))
+_LINK = "This page is also [a notebook]({page}.ipynb).\n\n"
+"""What only the page needs."""
 _LISTED = """\
 run=$(mlflow-adk-eval runs --json |
   python -c 'import json, sys; print(json.load(sys.stdin)[{place}]["run_id"])')"""
@@ -47,7 +49,7 @@ def notebook_of(page: Path) -> str:
 def _cells(page: Path) -> Iterator[dict[str, object]]:
     text, at = page.read_text("utf-8"), 0
     runs: list[str] = []
-    title, _, text = text.partition("\n\n")
+    title, _, text = text.replace(_LINK.format(page=page.stem), "").partition("\n\n")
     yield _markdown(f"{title}\n\n{_NOTE.format(page=page.name)}")
     yield _code("%env TTY_COMPATIBLE=0")
     for block in blocks(text):
