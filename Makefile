@@ -99,7 +99,7 @@ shown: $(VENV)/.dev ## Run the blocks of PAGES and write what they print into th
 site: $(VENV)/.dev ## The documentation site, into site/; fails on a link that leads nowhere and on a page outside the navigation
 	$(BIN)/sphinx-build -q -E -W --keep-going -j auto -d $(VENV)/.doctrees docs site
 
-wheel: | $(UV) ## Build wheel and source distribution into dist/, check both, and use the wheel in an empty environment, without extras
+wheel: $(VENV)/.demo | $(UV) ## Build wheel and source distribution into dist/, check both, and use the wheel in an empty environment, without extras
 	rm -rf dist $(VENV)/wheel
 	$(ALONE) build --quiet --python $(BIN)/python
 	$(ALONE) tool run --quiet twine check --strict dist/*
@@ -107,6 +107,10 @@ wheel: | $(UV) ## Build wheel and source distribution into dist/, check both, an
 	$(ALONE) pip install --quiet --python $(VENV)/wheel dist/*.whl
 	cd $(VENV)/wheel && bin/python -I -W ignore -c "import mlflow_adk_eval as one; print('imported', one.__version__, 'from', one.__file__)"
 	cd $(VENV)/wheel && bin/mlflow-adk-eval --help >help.txt && bin/mlflow-adk-eval validate lib/python*/site-packages/mlflow_adk_eval/_examples/home_automation/*.evalset.json
+	cd $(VENV)/wheel && ../bin/mlflow-adk-eval demo --folder recorded >demo.txt
+	cd $(VENV)/wheel && export MLFLOW_TRACKING_URI=sqlite:///recorded/mlflow.db && bin/mlflow-adk-eval verify home_automation && \
+	bin/mlflow-adk-eval audit home_automation && { bin/mlflow-adk-eval gate latest \
+	--policy lib/python*/site-packages/mlflow_adk_eval/_examples/home_automation/judged_gate.yaml; test $$? = 1; }
 
 budget: $(VENV)/.dev ## Fail where the package, or a user's way through it, outgrows what benchmarks/house.json and benchmarks/journeys.py allow
 	$(BIN)/python -W ignore benchmarks/house.py --check
