@@ -16,6 +16,7 @@ import re
 import socket
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -168,7 +169,7 @@ def model_or_object(named: str | None, option: str, *, error: type[AdkEvalError]
 
 @contextmanager
 def require_extra(extra: str, feature: str) -> Generator[None]:
-    """Import what an extra of this package installs, or say how to install it.
+    """Import what an extra of this package installs, or say how to install it, or that what is installed cannot be imported.
 
     Args:
         extra: the extra, as pyproject.toml calls it.
@@ -185,8 +186,13 @@ def require_extra(extra: str, feature: str) -> Generator[None]:
     try:
         yield
     except ImportError as error:
-        message = f"{feature} needs the extra `{extra}`: pip install 'mlflow-adk-eval[{extra}]' ({error})"
-        raise UsageError(message) from None
+        importing = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+        importer = next(name for name in reversed(importing) if not name.startswith("importlib"))
+        # What this package imports itself is not there, or what fsspec looks for, which says so; else a package is there that lacks another one.
+        if importer.startswith("mlflow_adk_eval.") or error.__cause__:
+            raise UsageError(f"{feature} needs the extra `{extra}`: pip install 'mlflow-adk-eval[{extra}]' ({error})") from None
+        broken = f"{feature} could not import what the extra `{extra}` installs, because {importer} failed ({error})"
+        raise UsageError(f"{broken}: pip install --upgrade --force-reinstall 'mlflow-adk-eval[{extra}]'") from None
 
 
 async def each(work: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int) -> None:

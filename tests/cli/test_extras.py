@@ -82,6 +82,23 @@ def test_what_needs_an_extra_names_it(folder: Path, extra: str, packages: list[s
     assert not ended.stdout
 
 
+@pytest.mark.parametrize(
+    ("extra", "lacking", "arguments"),
+    [
+        ("litellm", "tiktoken", ["rapid-eval", "evaluate", "coherence.json", "--judge", "openai/gpt-4o"]),
+        ("rapid", "portalocker", ["rapid-eval", "evaluate", "bleu.json"]),
+    ],
+)
+def test_a_package_that_is_installed_and_broken_is_no_missing_extra(folder: Path, extra: str, lacking: str, arguments: list[str]) -> None:
+    ended = command(folder, arguments, [lacking])
+    assert re.fullmatch(
+        rf"error: [^\n]+ could not import what the extra `{extra}` installs, because \S+ failed \([^\n]*{re.escape(lacking)}[^\n]*\): "
+        rf"pip install --upgrade --force-reinstall 'mlflow-adk-eval\[{extra}\]'\n",
+        ended.stderr,
+    ), ended.stderr
+    assert ended.returncode == 64
+
+
 def test_vertex_names_its_extra_beside_all_else_that_is_missing(folder: Path) -> None:
     ended = command(folder, ["rapid-eval", "evaluate", "coherence.json", "--backend", "vertex"], ["google.cloud.aiplatform_v1beta1"])
     assert "Vertex AI's evaluation service needs the extra `vertex`: pip install 'mlflow-adk-eval[vertex]'" in ended.stderr

@@ -427,7 +427,7 @@ def set_features(wanted: Mapping[str, bool]) -> None:
     Raises:
         UsageError: if google-adk is not installed, or is too old to have features that can be switched, or has no such feature.
     """
-    with require_extra("adk", "features of google-adk"):
+    with require_extra("adk", "switching features of google-adk"):
         from google.adk import features, version  # noqa: PLC0415 - an extra
     if not hasattr(features, "override_feature_enabled"):
         raise UsageError(f"google-adk {version.__version__} cannot switch features; upgrade it")
