@@ -38,3 +38,9 @@ def whole_file(path: str | Path) -> Generator[BinaryIO]:
     finally:
         if ordinary:
             partial.unlink(missing_ok=True)
+
+
+def write_file(path: str | Path, content: str | bytes) -> None:
+    """Write a whole file for the user, as `whole_file` does."""
+    with whole_file(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)

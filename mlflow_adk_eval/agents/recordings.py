@@ -49,7 +49,7 @@ from mlflow_adk_eval.ledger import CallCache
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.report import ByCase, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 
 class _ListedCase(Model):
@@ -312,8 +312,7 @@ def save_recording(source: Report | Recording, path: str | Path) -> None:
         OutputError: if the disk is full.
     """
     text = dumps_recording(recording_of_report(source) if isinstance(source, Report) else source)
-    with whole_file(path) as stream:
-        stream.write(text.encode())
+    write_file(path, text)
 
 
 def dumps_recording(recording: Recording) -> str:

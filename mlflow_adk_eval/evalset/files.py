@@ -44,7 +44,7 @@ from mlflow_adk_eval.evalset.models import (
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text, repeated
 from mlflow_adk_eval.evalset.row_files import ENDINGS, RowFile, is_uri, read_remote
 from mlflow_adk_eval.evalset.rows import CaseFiles, is_run, open_cases
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 
 class _ToolUse(Model):
@@ -176,8 +176,7 @@ def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
         UsageError: if the file cannot be written.
         OutputError: if the disk is full.
     """
-    with whole_file(path) as stream:
-        stream.write(dumps(eval_set).encode())
+    write_file(path, dumps(eval_set))
 
 
 _MAX_NAMED = 5

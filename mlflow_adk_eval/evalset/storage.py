@@ -19,7 +19,7 @@ from mlflow_adk_eval.evalset.files import dumps, load_eval_set
 from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, Model, SessionInput
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.row_files import UNREADABLE, located
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 _BUCKET = re.compile(r"(gs://[^/]+)(/.*)?")
 _ID = re.compile(r"\w+", re.ASCII)
@@ -123,8 +123,7 @@ def _written(file: str, text: str) -> str:
             place.system.pipe_file(place.path, text.encode())
         else:
             Path(place.path).parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(place.path) as stream:
-                stream.write(text.encode())
+            write_file(place.path, text)
     except (*UNREADABLE, EvalSetError) as error:
         raise _failed(file, "written", error) from None
     return file

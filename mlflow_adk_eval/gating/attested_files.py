@@ -24,7 +24,7 @@ from mlflow_adk_eval.runs.files import StoredFiles, files_in
 from mlflow_adk_eval.runs.manifest import FOLDER, GATE_FOLDER, MANIFEST, Evidence, integrity_problems
 from mlflow_adk_eval.signing.identities import OidcIdentity, load_trust
 from mlflow_adk_eval.signing.keys import DECISION, ENVELOPE, PAYLOAD_TYPE, VERIFY_KEY, Statement, Verifier, load_verifier, read_statement
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 _LARGEST = 1024 * 1024 * 1024
 _MANIFEST = f"{FOLDER}/{MANIFEST}"
@@ -84,8 +84,7 @@ def export_attestation(run_id: str, folder: str | Path, *, tracking_uri: str | N
         for name, content in chain(files.items(), ((f"{FOLDER}/{name}", content) for name, content in evidence.artifacts.items())):
             path = place / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as stream:
-                stream.write(content)
+            write_file(path, content)
             written.append(name)
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from None

@@ -53,7 +53,7 @@ from mlflow_adk_eval.text import counted, listed
 from mlflow_adk_eval.tracking.capture import TraceSearch, experiment_there
 from mlflow_adk_eval.tracking.client import connect
 from mlflow_adk_eval.tracking.evaluate import evaluate
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 _logger = logging.getLogger(__name__)
 
@@ -331,8 +331,7 @@ class _Spool:
 
     def keep(self) -> None:
         """Keep what was drawn, and the run once that is complete."""
-        with whole_file(self._file) as stream:
-            stream.write(_KEPT.dump_json(self.kept, exclude={"sample": {"report", "rates", "written"}}))
+        write_file(self._file, _KEPT.dump_json(self.kept, exclude={"sample": {"report", "rates", "written"}}))
 
     def fill(self, sample: ScoredTraces, drawn: Draw, search: TraceSearch, *, edge_ms: int) -> None:
         """Load what was drawn, one conversation at a time, and keep it as rows; all traces are known of conversations that began after `edge_ms`."""

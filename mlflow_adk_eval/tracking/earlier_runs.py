@@ -31,7 +31,7 @@ from mlflow_adk_eval.runs.stored_run import open_run
 from mlflow_adk_eval.store.reaching import existing, reaching_mlflow
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON
 from mlflow_adk_eval.tracking.logged_run import LoggedRun
-from mlflow_adk_eval.writing import whole_file
+from mlflow_adk_eval.writing import write_file
 
 _KIND = "adk_eval.evidence"
 What = Literal["eval-set", "result", "rows"]
@@ -198,6 +198,5 @@ def export(run_id: str, what: What, path: str | Path, *, tracking_uri: str | Non
     if what == "rows":
         recorded = grouped((case.eval_id, recorded_run(case.conversation)) for case in report.cases)
         return write_cases(CasesInMemory(report.eval_set, recorded), path)
-    with whole_file(path) as stream:
-        stream.write(dumps_result(result_of(report, app_name=agent, created=started)).encode())
+    write_file(path, dumps_result(result_of(report, app_name=agent, created=started)))
     return len(report.cases)
