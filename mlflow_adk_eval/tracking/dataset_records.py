@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +69,7 @@ def _record(case: EvalCase, index: int, source: str) -> Json:
     """Return a case as a record from which it comes back as it is."""
     at = f"$.eval_cases[{index}]"
     filled = _filled(case, source, at)
-    for steps in _not_finite(filled):
+    for steps in _differences(filled, json.loads(json.dumps(filled), parse_constant=lambda _: None)):
         raise _amiss(source, json_path(at, steps), "a number that JSON does not support", "a finite number")
     others = (case.model_extra or {}).get(OTHERS, {})
     ours = case.model_copy()
@@ -224,13 +223,6 @@ def _key(value: Any) -> str:
 def _parts(value: Any) -> Iterable[tuple[int | str, Any]]:
     """Return what an object or a list holds, each with its key or index; nothing for other values."""
     return value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-
-
-def _not_finite(value: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
-    if isinstance(value, float) and not math.isfinite(value):
-        yield steps
-    for step, item in _parts(value):
-        yield from _not_finite(item, (*steps, step))
 
 
 def _differences(one: Any, other: Any, steps: tuple[int | str, ...] = ()) -> Iterator[tuple[int | str, ...]]:
