@@ -25,8 +25,7 @@ RESULTS = HERE / ".nox" / "matrix"
 PAGE = HERE / "docs" / "reference" / "compatibility.md"
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")
 SHOWN = ("mlflow", "google-adk", "google-genai")
-ALL = frozenset(re.findall(r"[\w-]+", PROJECT["project"]["optional-dependencies"]["all"][0].partition("[")[2]))
-"""The extras that `all` stands for."""
+ALL = PROJECT["project"]["optional-dependencies"]["all"][0].partition("[")[2].rstrip("]").split(",")
 PINNING = {"adk", "vertex"}
 """Extras whose packages refuse google-genai 3."""
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "PYTHONWARNDEFAULTENCODING": ""}
@@ -60,7 +59,7 @@ class Cell:
     wheel: str = ""
     """A distribution to put in the place of the one that was resolved, since its own requirements are not in every package index."""
     resolution: str = "highest"
-    extras: frozenset[str] = ALL
+    extras: str = "[all]"
 
 
 @dataclass(frozen=True)
@@ -92,8 +91,8 @@ CELLS = {
     "Oldest of everything": Cell("3.11", resolution="lowest-direct"),
     "Oldest MLflow, newest google-adk 1": Cell("3.12", (oldest("mlflow"), "google-adk<2")),
     "Newest of everything": Cell("3.13", ("google-adk>=2",), wheel="mlflow==3.18.0"),
-    "google-genai 3": Cell("3.13", ("google-genai>=3",), extras=ALL - PINNING),
-    "No extras": Cell("3.12", extras=frozenset()),
+    "google-genai 3": Cell("3.13", ("google-genai>=3",), extras=f"[{','.join(extra for extra in ALL if extra not in PINNING)}]"),
+    "No extras": Cell("3.12", extras=""),
     "Python 3.14": Cell("3.14", ("google-adk>=2",)),
 }
 UNRELEASED = {
@@ -141,8 +140,7 @@ def tested(session: nox.Session, name: str, cell: Cell) -> None:
 
 def install(session: nox.Session, cell: Cell) -> None:
     """Install the package as users do, and beside it what the tests need, at its newest."""
-    package = f".[{','.join(sorted(cell.extras))}]" if cell.extras else "."
-    session.install("--resolution", cell.resolution, "-e", package, *cell.requirements)
+    session.install("--resolution", cell.resolution, "-e", f".{cell.extras}", *cell.requirements)
     held = session.run_install("uv", "pip", "freeze", "--quiet", "--exclude-editable", external=True, silent=True)
     constraints = Path(session.virtualenv.location) / "held.txt"
     constraints.write_text(str(held), encoding="utf-8")

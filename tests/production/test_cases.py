@@ -270,6 +270,7 @@ def test_the_command_writes_the_cases_and_the_labels_and_says_what_to_do(own: st
     assert invoke("validate", "f.evalset.json", "more.evalset.json").exit_code == 0
 
 
+@pytest.mark.needs("google-adk", "2.13")  # before, it refuses tags
 def test_google_adk_loads_the_cases(own: str) -> None:
     eval_set = pytest.importorskip("google.adk.evaluation.eval_set")
     found = taken(own)
