@@ -520,21 +520,21 @@ def make_reevaluator(
 
     def reevaluate(request: ReevaluationRequest) -> str:
         """Evaluate again and return the id of the run."""
-        mine, config = given_set, given_config
+        mine, config, candidate = given_set, given_config, request.candidate
         if mine is not None and config is not None:
-            mine, config = without_held_out(mine, config, request.holdout)
+            mine, config = without_held_out(mine, config, request.policy.holdout)
         _check_inputs(request, mine, config)
         uri = options.get("tracking_uri")
-        source, num_runs = (agent, request.num_runs) if agent is not None else _recorded(request, uri)
-        run_id = request.candidate_run_id or request.run_id
+        source, num_runs = (agent, candidate.report.num_runs) if agent is not None else _recorded(request, uri)
+        run_id = candidate.evidence.run_id or request.run_id
         experiment = _experiment_of(run_id, uri).name if run_id else None
         how: dict[str, Any] = {**options}
-        if request.world and agent is not None:
-            how |= {"replay": f"runs:/{request.candidate_run_id}", "replay_models": request.world.models}
+        if (world := candidate.report.world) and agent is not None:
+            how |= {"replay": f"runs:/{candidate.evidence.run_id}", "replay_models": world.models}
         report = evaluate(
-            mine or request.eval_set,
+            mine or candidate.eval_set,
             agent=source,
-            config=config or request.config,
+            config=config or candidate.report.config,
             agent_version=request.model_id,
             num_runs=num_runs,
             experiment=experiment,
@@ -618,18 +618,19 @@ def _check_inputs(request: ReevaluationRequest, eval_set: EvalSet | None, config
     Raises:
         UsageError: if one is neither given nor pinned, is given and another than the run's, or says where requests go and is not given.
     """
-    for what, option, given, pinned, run in (
-        ("eval set", "--eval-set FILE", eval_set and eval_set_digest(eval_set), request.eval_set_pinned, eval_set_digest(request.eval_set)),
-        ("config", "--config-file-path FILE", config and config.digest(), request.config_pinned, request.config.digest()),
+    theirs, of_run, policy = request.candidate.report.config, eval_set_digest(request.candidate.eval_set), request.policy
+    for what, option, given, pin, run in (
+        ("eval set", "--eval-set FILE", eval_set and eval_set_digest(eval_set), policy.eval_set, of_run),
+        ("config", "--config-file-path FILE", config and config.digest(), policy.config, theirs.digest()),
     ):
-        if given is None and not pinned:
+        if given is None and not (pin and pin.digest):
             name = what.replace(" ", "_")
             give = f"give it with {option} or make_reevaluator({name}=...), or pin it in the policy: {name}: {{digest: {run}}}"
             raise UsageError(f"the {what} is known only from the candidate's run; {give}")
         if given not in (None, run):
             give = f"give the {what} of the candidate's run, or evaluate the candidate again"
             raise UsageError(f"the digest of your {what} is {given}, but the candidate's run has {run}; {give}")
-    if config is None and (endpoints := endpoints_in(request.config)):
+    if config is None and (endpoints := endpoints_in(theirs)):
         path, host = endpoints[0]
         give = "only your own config may do that: give it with --config-file-path FILE or make_reevaluator(config=...)"
         at = f"{path}{f' ({host})' if host else ''}"
@@ -651,18 +652,18 @@ def _recorded(request: ReevaluationRequest, tracking_uri: str | None) -> tuple[R
         state = state_problems(run.evidence)  # which does not matter: what it did then may be whole all the same
         why = next(problem for problem in run.problems if problem not in state)
         raise UsageError(f"its conversations in run {run_id} cannot be judged again: {why}; {instead}")
-    if missing := few(_unplayed(request, run.report), limit=4):
+    if missing := few(_unplayed(request.candidate, run.report), limit=4):
         raise UsageError(f"its conversations in run {run_id} are not enough: {'; '.join(missing)}; {instead}")
-    return recording_of_run(run_id, tracking_uri), min(request.num_runs, run.report.num_runs)
+    return recording_of_run(run_id, tracking_uri), min(request.candidate.report.num_runs, run.report.num_runs)
 
 
-def _unplayed(request: ReevaluationRequest, then: Report) -> Iterator[str]:
+def _unplayed(candidate: ReadableRun, then: Report) -> Iterator[str]:
     """Yield the cases in which the champion was not asked what the candidate was."""
     known = {case.eval_id: case for case in then.eval_set.eval_cases}
-    now, worlds = request.config, [world and world.digest for world in (request.world, then.world)]
+    now, worlds = candidate.report.config, [world and world.digest for world in (candidate.report.world, then.world)]
     if worlds[0] != worlds[1]:
         yield "it met another recorded world than the candidate, or none"
-    for case in request.eval_set.eval_cases:
+    for case in candidate.eval_set.eval_cases:
         before = known.get(case.eval_id)
         if before is None:
             yield f"it never ran case {case.eval_id!r}"

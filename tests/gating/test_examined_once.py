@@ -67,7 +67,7 @@ def test_a_champion_that_is_evaluated_again_is_examined_once_per_run(lab: Lab, e
     made: list[str] = []
 
     def reevaluate(request: ReevaluationRequest) -> str:
-        made.append(lab.log(evidence_of(report_of(eval_set=request.eval_set), model_id=request.model_id)))
+        made.append(lab.log(evidence_of(report_of(eval_set=request.candidate.eval_set), model_id=request.model_id)))
         return made[0]
 
     decision = gate(run_id, POLICY, model=champion.name, reevaluate=reevaluate, tracking_uri=lab.uri)

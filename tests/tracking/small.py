@@ -6,7 +6,11 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, EvalSet, Invocation
+from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
+from mlflow_adk_eval.results.report import CasesInMemory, Report
+from mlflow_adk_eval.runs.examined import ReadableRun
+from mlflow_adk_eval.runs.manifest import Evidence
 from tests.kit import case_json, eval_set_json, turn_json
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0, "response_match_score": 0.5}}
@@ -60,15 +64,16 @@ def answering(cases: EvalSet, **answers: Any) -> Any:
     return agent
 
 
-def reevaluation_request(cases: EvalSet, config: dict[str, Any]) -> ReevaluationRequest:
+def reevaluation_request(cases: EvalSet, config: dict[str, Any], policy: Policy = DEFAULT_POLICY) -> ReevaluationRequest:
     """What a gate asks for where a champion has no run that could be judged again."""
-    return ReevaluationRequest(
-        model_id="m-1",
-        agent_version="models:/helper/1",
-        run_id="",
-        candidate_run_id="",
+    candidate = ReadableRun(
+        evidence=Evidence(run_id="", status="FINISHED"),
+        problems=(),
+        report=Report(eval_set=cases, config=parse_config(config, "config"), cases=CasesInMemory()),
         eval_set=cases,
-        config=parse_config(config, "config"),
-        num_runs=1,
-        reasons=(),
+        copies={},
+        tags=[()] * len(cases.eval_cases),
+        simulated=False,
+        vote_sources={},
     )
+    return ReevaluationRequest(model_id="m-1", agent_version="models:/helper/1", run_id="", candidate=candidate, policy=policy, reasons=())

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlflow_adk_eval.config.eval_config import parse_config
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset.models import eval_set_digest
+from mlflow_adk_eval.gating.policy.load import load_policy
+from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import many, reevaluation_request
 
@@ -20,6 +20,10 @@ EIGHT = many(8)
 REQUEST = reevaluation_request(EIGHT, CONFIG)
 NOTHING_TO_JUDGE = "models:/helper/1 has no run to judge again"
 """What is said next, once the inputs are in order: nothing was sent or looked up until then."""
+
+
+def policy_with(*pinned: str) -> Policy:
+    return load_policy({"thresholds": True, **{key: {"digest": f"sha256:{'0' * 64}"} for key in pinned}})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ NOTHING_TO_JUDGE = "models:/helper/1 has no run to judge again"
     ],
 )
 def test_both_are_given_or_pinned_and_the_same(given: dict[str, Any], pinned: tuple[str, ...], expected: str) -> None:
-    request = replace(REQUEST, eval_set_pinned="eval_set" in pinned, config_pinned="config" in pinned)
+    request = reevaluation_request(EIGHT, CONFIG, policy_with(*pinned))
     with pytest.raises(UsageError) as refused:
         make_reevaluator(**given)(request)
     assert str(refused.value).startswith(expected)
@@ -52,7 +56,7 @@ def test_the_remedy_has_the_digest_to_pin() -> None:
 
 
 def test_a_host_is_taken_from_the_caller_alone() -> None:
-    request = replace(REQUEST, config=parse_config(HOSTILE, "config"), eval_set_pinned=True, config_pinned=True)
+    request = reevaluation_request(EIGHT, HOSTILE, policy_with("eval_set", "config"))
     with pytest.raises(UsageError, match=r"judge_model \(evil\.example\) where or how to send requests"):
         make_reevaluator()(request)
     with pytest.raises(UsageError, match=NOTHING_TO_JUDGE):

@@ -275,15 +275,9 @@ class BaselineSearch:
                 model_id=ref.model_id,
                 agent_version=ref.agent_version,
                 run_id=ref.run_id,
-                candidate_run_id=candidate.evidence.run_id,
-                eval_set=candidate.eval_set,
-                config=candidate.report.config,
-                num_runs=candidate.report.num_runs,
+                candidate=candidate,
+                policy=self.policy,
                 reasons=tuple(reasons),
-                eval_set_pinned=bool(self.policy.eval_set and self.policy.eval_set.digest),
-                config_pinned=bool(self.policy.config and self.policy.config.digest),
-                holdout=self.policy.holdout,
-                world=candidate.report.world,
             )
             try:
                 made = self.reevaluate(request)

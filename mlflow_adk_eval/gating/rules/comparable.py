@@ -14,11 +14,9 @@ from typing import Any
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings
-from mlflow_adk_eval.evalset.models import EvalSet
-from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.gating.attestation import attestation_problems
 from mlflow_adk_eval.gating.drift import JudgeDrift
-from mlflow_adk_eval.gating.policy.model import Holdout, Policy, format_age
+from mlflow_adk_eval.gating.policy.model import Policy, format_age
 from mlflow_adk_eval.gating.promotion.record import VersionId
 from mlflow_adk_eval.gating.rules.measures import criteria_behind
 from mlflow_adk_eval.gating.rules.subset import WaivedSubset
@@ -58,21 +56,12 @@ class ReevaluationRequest:
     """How people call that, such as ``models:/home_automation/3``."""
     run_id: str
     """The run that is known of it and cannot be used; empty where none is."""
-    candidate_run_id: str
-    eval_set: EvalSet
-    """The candidate's, as are config and num_runs."""
-    config: EvalConfig
-    num_runs: int
+    candidate: ReadableRun
+    """The run to compare with, whose eval set, config and number of runs the new one has."""
+    policy: Policy
+    """What it pins, and which cases it holds out."""
     reasons: tuple[str, ...]
     """Why what is known cannot be compared with the candidate."""
-    eval_set_pinned: bool = False
-    """Whether the policy pins the digest of `eval_set`; else that is only what the candidate's run says."""
-    config_pinned: bool = False
-    """The same of `config`."""
-    holdout: Holdout | None = None
-    """The cases that the policy holds out, which are no part of `eval_set`."""
-    world: World | None = None
-    """What answered the candidate's calls; ``None``: its own tools did."""
 
 
 Reevaluate = Callable[[ReevaluationRequest], str]

@@ -266,7 +266,9 @@ class Rematches:
 
     def __call__(self, rematch: ReevaluationRequest) -> str:
         self.asked.append(rematch)
-        return self.scene.run(self.model_id or rematch.model_id, eval_set=rematch.eval_set, config=rematch.config, **self.how)
+        return self.scene.run(
+            self.model_id or rematch.model_id, eval_set=rematch.candidate.eval_set, config=rematch.candidate.report.config, **self.how
+        )
 
 
 @pytest.mark.slow
@@ -276,13 +278,14 @@ def test_a_champion_on_other_cases_is_evaluated_anew(scene: Scene, lab: Lab) -> 
     decision = scene.gate(candidate, reevaluate=rematches)
     assert decision.passed
     (rematch,) = rematches.asked
+    asked_for = rematch.candidate
     params = lab.client.get_run(candidate).data.params
-    assert (rematch.run_id, rematch.candidate_run_id, rematch.num_runs) == (champion, candidate, 1)
+    assert (rematch.run_id, asked_for.evidence.run_id, asked_for.report.num_runs) == (champion, candidate, 1)
     assert rematch.agent_version == f"models:/{scene.name}/1"
-    assert eval_set_digest(rematch.eval_set) == params["adk_eval.eval_set_digest"]
-    assert rematch.config.digest() == params["adk_eval.config_digest"]
+    assert eval_set_digest(asked_for.eval_set) == params["adk_eval.eval_set_digest"]
+    assert asked_for.report.config.digest() == params["adk_eval.config_digest"]
     assert "used a different eval set" in rematch.reasons[0]
-    assert (rematch.eval_set_pinned, rematch.config_pinned) == (False, False)
+    assert (rematch.policy.eval_set, rematch.policy.config) == (None, None)
     assert decision.baseline_run_id not in (champion, candidate)
     assert scene.gate(candidate).verdict == "undecided"  # whoever can run the champion can leave such a run
 
