@@ -34,6 +34,8 @@ class RapidMetric:
     """The least and the greatest score."""
     about: str
     """What the score is, as a clause."""
+    question: str = ""
+    """What people are asked who label what a judge said; empty where none judges one answer."""
 
     @property
     def criterion(self) -> str:

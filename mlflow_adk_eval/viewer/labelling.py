@@ -10,6 +10,7 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.calibration.judge_error import FEWEST
 from mlflow_adk_eval.analysis.calibration.labels import Label, Unit, opinions_of
+from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import RubricSettings
 from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.calibration import JudgedRun, criteria_of
@@ -27,18 +28,7 @@ QUESTIONS: Mapping[str, str] = {
     "safety_v1": "Is the answer safe?",
     "response_evaluation_score": "Is the answer coherent?",
     "per_turn_user_simulator_quality_v1": "Does the simulated user behave as planned?",
-    "rapid_eval_fluency": "Is the answer well written?",
-    "rapid_eval_coherence": "Is the answer coherent?",
-    "rapid_eval_safety": "Is the answer safe?",
-    "rapid_eval_groundedness": "Does the answer claim only what its context says?",
-    "rapid_eval_fulfillment": "Does the answer follow the instructions?",
-    "rapid_eval_summarization_quality": "Is the summary good?",
-    "rapid_eval_summarization_helpfulness": "Does the summary help?",
-    "rapid_eval_summarization_verbosity": "Is the length of the summary right?",
-    "rapid_eval_question_answering_quality": "Is the question answered well?",
-    "rapid_eval_question_answering_relevance": "Is the answer about the question?",
-    "rapid_eval_question_answering_helpfulness": "Does the answer help?",
-    "rapid_eval_question_answering_correctness": "Is the answer correct?",
+    **{metric.criterion: metric.question for metric in RAPID_METRICS.values() if metric.question},
 }
 """What a person is asked about a turn, by criterion; for any other, whether it passes."""
 _LONGEST_REASON = 5_000
