@@ -23,10 +23,9 @@ from mlflow_adk_eval.gating.promotion.baseline_search import BaselineSearch, ove
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLogError, load_checkpoint
 from mlflow_adk_eval.gating.promotion.promote import WAIT_S, promote_in
 from mlflow_adk_eval.gating.promotion.record import Target, check_alias, check_version, stamped, with_problems
-from mlflow_adk_eval.gating.promotion.verify import verify_in
+from mlflow_adk_eval.gating.promotion.verify import decide_in, verify_in
 from mlflow_adk_eval.gating.registry import MlflowStore, Trust, store_at
 from mlflow_adk_eval.gating.rules.comparable import Reevaluate
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.rules.holdout import HoldoutEvaluator
 from mlflow_adk_eval.results.decision import Decision, GateFailed
 from mlflow_adk_eval.results.report import Report
@@ -93,10 +92,8 @@ def decided(run: ExaminedRun, search: BaselineSearch, agent_version: str | None 
         agent_version: the agent that the run must have evaluated; ``None``: any.
     """
     problems = agent_problems(run.evidence, search.store.model_id(agent_version)) if agent_version else []
-    measured, compared = search.store.calibration(search.policy, run), search(run, problems)
-    now, attempt = search.store.clock(), search.attempt(run, compared)
-    drift = search.store.drift(run, now, search.policy)
-    decision = decide(run, search.policy, baseline=compared, now=now, measured=measured, attempt=attempt, drift=drift)
+    compared, now = search(run, problems), search.store.clock()
+    decision = decide_in(search.store, run, search.policy, now=now, baseline=compared, attempt=search.attempt(run, compared))
     return stamped(with_problems(decision, problems), now)
 
 

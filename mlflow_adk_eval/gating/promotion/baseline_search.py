@@ -17,11 +17,10 @@ from mlflow_adk_eval.errors import UsageError
 from mlflow_adk_eval.gating.policy.model import BaselineSource, Policy
 from mlflow_adk_eval.gating.promotion.claim_log import ClaimLog, aliases_in
 from mlflow_adk_eval.gating.promotion.record import Record, Target, Version, VersionId, version_problems
-from mlflow_adk_eval.gating.promotion.verify import moved_by_hand, recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import decide_in, moved_by_hand, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.attempts import Attempt
 from mlflow_adk_eval.gating.rules.comparable import Baseline, Reevaluate, ReevaluationRequest, incomparable
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun, examine
 from mlflow_adk_eval.runs.manifest import agent_problems, state_problems
@@ -297,9 +296,7 @@ class BaselineSearch:
 
     def _obstacles(self, candidate: ReadableRun, ref: BaselineRef) -> list[str]:
         """Return why a candidate cannot pass, whatever it is compared with."""
-        measured, now, pending = self.store.calibration(self.policy, candidate), self.store.clock(), _none(ref, _PENDING)
-        drift = self.store.drift(candidate, now, self.policy)
-        decision = decide(candidate, self.policy, baseline=pending, now=now, measured=measured, drift=drift)
+        decision = decide_in(self.store, candidate, self.policy, now=self.store.clock(), baseline=_none(ref, _PENDING))
         reasons = [reason for reason in decision.reasons if reason != f"not compared with {ref.name}: {_PENDING}"]
         if (target := self.candidate) is not None:
             reasons += version_problems(target, self.store.version(target.name, target.version), candidate.evidence)

@@ -30,10 +30,9 @@ from mlflow_adk_eval.gating.policy.model import Holdout, Policy
 from mlflow_adk_eval.gating.promotion import record as records
 from mlflow_adk_eval.gating.promotion.baseline_search import attempt_in, eval_set_of
 from mlflow_adk_eval.gating.promotion.claim_log import Claim, ClaimLog, ClaimLogError, Confirmation, End, Outcome, read_claim, text_of
-from mlflow_adk_eval.gating.promotion.verify import as_then, recorded_pass
+from mlflow_adk_eval.gating.promotion.verify import as_then, decide_in, recorded_pass
 from mlflow_adk_eval.gating.registry import MlflowStore
 from mlflow_adk_eval.gating.rules.comparable import Baseline
-from mlflow_adk_eval.gating.rules.decide import decide
 from mlflow_adk_eval.gating.rules.holdout import HeldOut, HoldoutEvaluator, HoldoutRequest, with_holdout
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.results.decision import Decision
@@ -95,9 +94,8 @@ def promote_in(
 
         # (3) Decide by the policy. Whatever that comes to, the evidence must be about this very version, and what it is compared with
         # must be where its alias is.
-        now = store.clock()
-        measured, place = store.calibration(policy, run), attempt_in(claims, policy, run, compared, holder)
-        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=store.drift(run, now, policy))
+        now, place = store.clock(), attempt_in(claims, policy, run, compared, holder)
+        decision = decide_in(store, run, policy, now=now, baseline=compared, attempt=place)
         moved = list(_baseline_moved(store, target, policy, compared, holder))
         decision = records.stamped(records.with_problems(decision, [*records.version_problems(target, version, run.evidence), *moved]), now)
 

@@ -180,9 +180,8 @@ def verify_version(
 
     # (10) Decided again as of the time of the decision, it comes to the same verdict and the same numbers.
     at = datetime.fromisoformat(then.decided_at)
-    measured, drift = store.calibration(record.policy, run), store.drift(run, at, record.policy)
     place = Attempt(then.attempt) if then.attempt else None  # which the claim log confirmed in (5)
-    today = decide(run, record.policy, baseline=baseline, now=at, measured=measured, attempt=place, drift=drift)
+    today = decide_in(store, run, record.policy, now=at, baseline=baseline, attempt=place)
     try:
         if (held := _held_out_today(store, record)) and today.passed:
             today = with_holdout(today, record.policy, run, held, now=at, calibration=store.calibration)
@@ -194,9 +193,7 @@ def verify_version(
 
     # (11) Decided today by the policy of whoever uses the version, it passes as well.
     if decision.passed and policy is not None:
-        compared, now = _baseline_for(policy, record, baseline), store.clock()
-        measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
-        decision = decide(run, policy, baseline=compared, now=now, measured=measured, attempt=place, drift=drift)
+        decision = decide_in(store, run, policy, now=store.clock(), baseline=_baseline_for(policy, record, baseline), attempt=place)
         if policy.holdout and decision.passed and policy.holdout != record.policy.holdout:
             decision = records.with_problems(decision, ["it was promoted by another demand on held-out cases, or by none"])
         if not decision.passed:
@@ -205,6 +202,14 @@ def verify_version(
         promoted = f"{record.target} became {record.target.alias} by {then.decided_by} at {then.decided_at}"
         decision = replace(decision, reasons=(promoted, *decision.reasons))
     return Verification(decision=decision, record=record, disproven=intact and policy is None and decision.verdict == "failed")
+
+
+def decide_in(
+    store: MlflowStore, run: ExaminedRun, policy: Policy, *, now: datetime, baseline: Baseline | None, attempt: Attempt | None = None
+) -> Decision:
+    """Decide by a policy, with what the store knows of the judges: their calibration, and whether they changed."""
+    measured, drift = store.calibration(policy, run), store.drift(run, now, policy)
+    return decide(run, policy, baseline=baseline, now=now, measured=measured, attempt=attempt, drift=drift)
 
 
 def recorded_pass(store: MlflowStore, name: str, version: str, alias: str | None, found: records.Version) -> RecordedPass | str:
