@@ -226,10 +226,4 @@ def _with_keys(value: dict[str, Any], folder: Path) -> tuple[dict[str, Any], lis
 def policy_schema() -> dict[str, Any]:
     """Return the JSON Schema of policy files, for editors."""
     schema = Policy.model_json_schema(by_alias=False)
-    schema["properties"]["calibration"] = {
-        "anyOf": [{"type": "string"}, {"type": "object"}],
-        "description": "The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges: its path, relative to this file.",
-    }
-    trust = schema["$defs"]["AttestationPin"]["properties"]["trust"]
-    trust["anyOf"] = [{"type": "string"}, *trust["anyOf"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "mlflow-adk-eval gate policy"}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -47,9 +47,13 @@ def _unwanted(found: str, wanted: str, lacks: str = "") -> PydanticCustomError:
 class _Part(Settings):
     """A part of a policy: all that it says against itself is reported at once."""
 
+    _either: ClassVar[tuple[str, ...]] = ()
+    """The fields of which at least one must be there."""
+
     def _contradictions(self) -> Iterator[PydanticCustomError]:
         """Yield what is wrong with the part as a whole, though each of its values is right."""
-        yield from ()
+        if self._either and not any(value is not None for name, value in self if name in self._either):
+            yield _unwanted(f"neither {' nor '.join(self._either)}", f"at least one of {' and '.join(self._either)}")
 
     @model_validator(mode="after")
     def _coherent(self) -> Self:
@@ -129,6 +133,8 @@ Age = Annotated[
 ]
 Day = Annotated[date, BeforeValidator(_day)]
 Rate = Annotated[float, Field(gt=0, le=1, strict=True)]
+FileOrJson = Annotated[Json, WithJsonSchema({"type": ["string", "object"]})]
+"""What a policy file may name instead of holding it: its path, relative to the file."""
 
 
 def _optional(description: str, **more: Any) -> Any:
@@ -316,23 +322,17 @@ class Waiver(Settings):
 class EvalSetPin(_Part):
     """Which eval set the run must have used."""
 
+    _either = ("id", "digest")
     id: Name | None = None
     digest: Digest | None = _optional("The run's parameter adk_eval.eval_set_digest. Without it, any cases with that id will do.")
-
-    def _contradictions(self) -> Iterator[PydanticCustomError]:
-        if self.id is None and self.digest is None:
-            yield _unwanted("neither id nor digest", "at least one of id and digest")
 
 
 class ConfigPin(_Part):
     """Which config the run must have used."""
 
+    _either = ("digest", "criteria")
     digest: Digest | None = _optional("The run's parameter adk_eval.config_digest; it covers every setting.")
     criteria: dict[Name, Number] | None = _optional("Exactly the criteria that decide each case, with their thresholds.", min_length=1)
-
-    def _contradictions(self) -> Iterator[PydanticCustomError]:
-        if self.digest is None and self.criteria is None:
-            yield _unwanted("neither digest nor criteria", "at least one of digest and criteria")
 
 
 class HostedModel(_Part):
@@ -386,7 +386,7 @@ class AttestationPin(_Part):
 
     keys: tuple[Text, ...] | None = _optional("Accepted public keys: PEM text or, in a policy file, the path of a PEM file.", min_length=1)
     identities: tuple[IdentityPin, ...] | None = _optional("Accepted OIDC identities, for signatures by Sigstore.", min_length=1)
-    trust: Json | None = _optional(
+    trust: FileOrJson | None = _optional(
         "Sigstore's TrustedRoot or, in a policy file, its path. Default: the public Sigstore's, from the network."
     )
     source: Literal["required", "optional"] = Field(
@@ -413,16 +413,13 @@ class AttestationPin(_Part):
 class ReplayPin(_Part):
     """What may have been answered from a recording, and what must."""
 
+    _either = ("tools", "models")
     tools: Literal["strict", "never"] | None = _optional(
         "strict: every tool call was answered from a recording, in strict mode; never: none was. Default: either."
     )
     models: Literal["always", "never"] | None = _optional(
         "always: every answer of the agent's models was replayed; never: none was. Default: either."
     )
-
-    def _contradictions(self) -> Iterator[PydanticCustomError]:
-        if self.tools is None and self.models is None:
-            yield _unwanted("neither tools nor models", "at least one of tools and models")
 
 
 class BaselineSource(_Part):
@@ -519,7 +516,7 @@ class Policy(_Part):
     must_pass: tuple[Name, ...] = Field(default=(), description="The eval ids of cases that must pass in each run.")
     waivers: tuple[Waiver, ...] = ()
     baseline: BaselineSource | None = None
-    calibration: Json | None = _optional(
+    calibration: FileOrJson | None = _optional(
         "The result of `calibrate`, for corrected_ci_low, ppi_ci_low and demands on judges; in a policy file, its path."
     )
     prices: dict[Name, Price] = Field(default_factory=dict, description="Prices by judge model, and for `agent`; for rules on cost.")
