@@ -11,20 +11,8 @@ from typing import Any
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.spec import CustomMetricConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
+from mlflow_adk_eval.evalset import files as evalsets
 from mlflow_adk_eval.evalset.conformance import tests_in
-from mlflow_adk_eval.evalset.files import (
-    ConformanceFolder,
-    DatasetInput,
-    File,
-    Inputs,
-    RowFiles,
-    Several,
-    load_eval_set,
-    merge,
-    open_file,
-    open_inputs,
-    select,
-)
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.rows import streamed
 
@@ -35,7 +23,9 @@ _OF_USERS = "user_simulator_config"
 _ONE_PER_RUN = (_OF_USERS, "live_model_config", "anchors")
 
 
-def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *, as_needed: bool = False) -> tuple[EvalSet, EvalConfig]:
+def load_inputs(
+    eval_set: EvalSetSource | evalsets.Inputs, config: ConfigSource = None, *, as_needed: bool = False
+) -> tuple[EvalSet, EvalConfig]:
     """Return the eval set and the config to evaluate it with.
 
     Args:
@@ -48,14 +38,14 @@ def load_inputs(eval_set: EvalSetSource | Inputs, config: ConfigSource = None, *
         InputError: with every problem of a file.
         UsageError: if nothing is named, or if configs beside several files contradict each other.
     """
-    inputs = open_inputs(eval_set)
-    if isinstance(inputs, DatasetInput):
+    inputs = evalsets.open_inputs(eval_set)
+    if isinstance(inputs, evalsets.DatasetInput):
         raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(inputs.dataset)}")
     if isinstance(inputs, EvalSet):
         return inputs, load_config(config)
-    if as_needed and isinstance(inputs, RowFiles) and not inputs.selected:
+    if as_needed and isinstance(inputs, evalsets.RowFiles) and not inputs.selected:
         return streamed(inputs.cases()), load_config(config, beside=inputs.folder)
-    if not isinstance(inputs, Several):
+    if not isinstance(inputs, evalsets.Several):
         one = read_file(inputs, config)
         return one.eval_set, one.config
     given = None if config is None else load_config(config)
@@ -82,10 +72,10 @@ class EvalFile:
         if set(eval_ids) == set(self.eval_set.eval_ids):
             return self
         left_out = set(self.eval_set.eval_ids).difference(eval_ids)
-        return replace(self, eval_set=select(self.eval_set, eval_ids), config=self.config.without(left_out))
+        return replace(self, eval_set=evalsets.select(self.eval_set, eval_ids), config=self.config.without(left_out))
 
 
-def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:
+def read_file(named: str | Path | evalsets.File, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:
     """Return the eval set in a file, or the selection ``path:eval_1,eval_2`` of it.
 
     Args:
@@ -96,12 +86,12 @@ def read_file(named: str | Path | File, config: ConfigSource = None, *, initial_
     Raises:
         InputError: with every problem of the file or of the config.
     """
-    file = open_file(named) if isinstance(named, str | Path) else named
-    if isinstance(file, ConformanceFolder) and file.selected:  # the others may lack a recording, or be of another agent
-        path, eval_set = Path(file.path), load_eval_set(file)
+    file = evalsets.open_file(named) if isinstance(named, str | Path) else named
+    if isinstance(file, evalsets.ConformanceFolder) and file.selected:  # the others may lack a recording, or be of another agent
+        path, eval_set = Path(file.path), evalsets.load_eval_set(file)
         chosen = load_config(config, beside=path).without({*tests_in(path)}.difference(eval_set.eval_ids))
         return EvalFile(path, eval_set, chosen, str(path))
-    eval_set = load_eval_set(replace(file, selected=()), initial_session=initial_session)
+    eval_set = evalsets.load_eval_set(replace(file, selected=()), initial_session=initial_session)
     whole = EvalFile(Path(file.path), eval_set, load_config(config, beside=file.folder), str(file.folder or file.path))
     return whole.selected(file.selected) if file.selected else whole
 
@@ -135,7 +125,7 @@ def merge_files(files: Sequence[EvalFile], folder: Path | None = None) -> Merged
     names = [file.path.name if namesakes[file.path.name] == 1 else file.path.as_posix() for file in files]
     names = [file.path.relative_to(folder).as_posix() for file in files] if folder else names
     set_id = folder.resolve().name if folder else "+".join(file.eval_set.eval_set_id for file in files)
-    eval_set, ids = merge(set_id, zip(names, (file.eval_set for file in files), strict=True))
+    eval_set, ids = evalsets.merge(set_id, zip(names, (file.eval_set for file in files), strict=True))
     new_ids = [dict(zip(file.eval_set.eval_ids, ids[name], strict=True)) for name, file in zip(names, files, strict=True)]
     eval_ids = {(file.path, old): new for file, of_file in zip(files, new_ids, strict=True) for old, new in of_file.items()}
     return MergedFiles(eval_set, _merged_config(files, new_ids), eval_ids)
