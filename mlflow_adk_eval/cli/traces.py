@@ -97,17 +97,7 @@ def score(
 @shared.redact_option
 @shared.force_option
 @shared.mlflow_options
-def to_cases(
-    source: str,
-    *,
-    output: Path,
-    labels: Path | None,
-    redact: str | None,
-    force: bool,
-    as_json: bool,
-    tracking_uri: str | None,
-    **options: Any,
-) -> None:
+def to_cases(source: str, *, output: Path, labels: Path | None, redact: str | None, force: bool, as_json: bool, **options: Any) -> None:
     """Turn conversations of a production run into eval cases.
 
     RUN_ID is a run of `traces score`; of an EXPERIMENT, the latest counts. Each case has the user's messages and the tag "open", until you write what is
@@ -118,8 +108,7 @@ def to_cases(
 
     shared.check_output(output, force=force)
     shared.check_output(labels, force=force)
-    how = {"redact": shared.redact_function(redact), "eval_set_id": stem_of(output), "tracking_uri": tracking_uri}
-    made = adk_eval.cases_from_traces(source, **how, **options)
+    made = adk_eval.cases_from_traces(source, redact=shared.redact_function(redact), eval_set_id=stem_of(output), **options)
     cases = made.eval_set.eval_cases
     opened = sum(OPEN in case.tags for case in cases)
     of = counted(made.conversations, "failed conversation" if options["failed"] else "conversation")
