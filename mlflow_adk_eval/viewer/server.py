@@ -9,13 +9,13 @@ from mlflow_adk_eval.runtime import require_extra, user_at_host
 
 
 def serve(
-    tracking_uri: str | None = None,
-    experiment: str | None = None,
+    tracking_uri: str | None,
+    experiment: str | None,
     *,
     port: int,
-    mlflow_url: str | None = None,
-    browser: bool = False,
-    label: bool = False,
+    mlflow_url: str | None,
+    browser: bool,
+    label: bool,
     ready: Callable[[str], None],
 ) -> None:
     """Serve the viewer until a signal says to stop.
