@@ -58,16 +58,7 @@ def traces_group() -> None:
 @click.option("--run-name", help="The name of the MLflow run.")
 @shared.mlflow_options
 @shared.judges_group
-def score(
-    experiment: str | None,
-    *,
-    criteria: str | None,
-    config: Path | None,
-    sample: int,
-    fail_below: float | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def score(experiment: str | None, *, sample: int, fail_below: float | None, as_json: bool, **options: Any) -> None:
     """Score the conversations in EXPERIMENT, and write the scores on their traces.
 
     Draws a sample in which conversations with errors, thumbs-down, or high latency or cost are more frequent. Pass rates are weighted, so they are
@@ -75,7 +66,7 @@ def score(
     """
     from mlflow_adk_eval.report.console import progress_bar  # noqa: PLC0415 - `--help` stays fast
 
-    by = config_of(criteria, config)
+    by = config_of(options)
     with progress_bar("scoring", shown=not as_json) as progress:
         scored = adk_eval.score_traces(experiment, by, sample=sample or None, progress=progress, **shared.arguments(options))
     rate = scored.rates.get("")
@@ -157,7 +148,7 @@ def watch(experiment: str | None, *, every: str | None, acknowledge: bool, as_js
     from mlflow_adk_eval.production.score import config_for_traces, moment_of  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.production.watch import levels_of, look  # noqa: PLC0415
 
-    by = config_for_traces(config_of(options.pop("criteria"), options.pop("config")))
+    by = config_for_traces(config_of(options))
     level, model, alias, uri = options.pop("level"), options.pop("model"), options.pop("alias"), options["tracking_uri"]
     how, pause_s = shared.arguments(options), -(moment_of(every, "every", 0) or 0) / 1000
     if every is not None and pause_s <= 0:
@@ -186,12 +177,14 @@ def watch(experiment: str | None, *, every: str | None, acknowledge: bool, as_js
             end(code)
 
 
-def config_of(criteria: str | None, config: Path | None) -> Any:
-    """Return the config that two options name.
+def config_of(options: dict[str, Any]) -> Any:
+    """Take the two options that name a config out of all options, and return that config.
 
     Raises:
         UsageError: if it is not one of them, or is no list of criteria.
     """
+    criteria: str | None = options.pop("criteria")
+    config: Path | None = options.pop("config")
     if (criteria is None) == (config is None):
         raise UsageError("name what to score by: --criteria NAME=THRESHOLD,... or --config FILE, and not both")
     if criteria is None:
