@@ -296,6 +296,12 @@ class CriterionResult:
         """The case score."""
         return self.overall.score if isinstance(self.overall, Scored) else None
 
+    @property
+    def missed(self) -> str:
+        """The sentence for a score that missed the threshold."""
+        relation = "below" if self.greater_is_better else "above"
+        return f"{self.criterion} is {format_number(self.score, unlike=self.threshold)}, {relation} its threshold {self.threshold:g}"
+
 
 def case_outcome(cells: Sequence[Outcome | None]) -> Outcome:
     """Return the outcome of a case: the mean of its cells, if every planned one was scored.
@@ -414,11 +420,6 @@ class CaseResult:
         for result in self.results:
             if not result.decides or result.passed:
                 continue
-            if isinstance(result.overall, Scored):
-                relation = "below" if result.greater_is_better else "above"
-                reasons.append(
-                    f"{result.criterion} is {format_number(result.overall.score, unlike=result.threshold)}, {relation} its threshold {result.threshold:g}"
-                )
-            else:
-                reasons.append(f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
+            scored = isinstance(result.overall, Scored)
+            reasons.append(result.missed if scored else f"{result.criterion} was not evaluated: {reason_of(result.overall)}")
         return tuple(reasons)

@@ -173,9 +173,7 @@ def _heads(case: CaseResult, open_results: Sequence[CriterionResult]) -> Iterato
         yield line("no criterion decides this case", "unknown")
     for result in open_results:
         if isinstance(result.overall, Scored):
-            relation = "below" if result.greater_is_better else "above"
-            score = format_number(result.overall.score, unlike=result.threshold)
-            yield line(f"{result.criterion} is {score}, {relation} its threshold {result.threshold:g}", "missed")
+            yield line(result.missed, "missed")
         else:
             yield from indented([(seen(_short(result.overall, case.error)), "unknown")], 0, f"{result.criterion} was NOT EVALUATED: ")
 
