@@ -183,6 +183,17 @@ def json_path(root: str, steps: Iterable[int | str]) -> str:
     return root + "".join(f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]" for step in steps)
 
 
+def check_counts(**given: object) -> None:
+    """Refuse what is no whole number of at least 1, by its name.
+
+    Raises:
+        UsageError: if one is not.
+    """
+    for name, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name}={value!r}: wanted a whole number of at least 1")
+
+
 def shown(value: Any, *, limit: int = 80) -> str:
     """Return `value` as it may stand in a message: its type where it is large, itself where it is short.
 

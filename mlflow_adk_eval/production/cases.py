@@ -19,7 +19,7 @@ from mlflow.tracing.constant import TraceMetadataKey
 
 from mlflow_adk_eval.agents.traces.conversations import Redact, Redactor
 from mlflow_adk_eval.analysis.calibration.labels import Label, Unit, opinions_of
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import UsageError, check_counts
 from mlflow_adk_eval.evalset.files import load_eval_set
 from mlflow_adk_eval.evalset.models import OPEN, Content, EvalCase, EvalSet, Invocation, Part
 from mlflow_adk_eval.gating.calibration import judged_run
@@ -83,8 +83,7 @@ def cases_from_traces(
         UsageError: for invalid arguments, and if there is no such run.
         TrackingError: if MLflow is unreachable, or the run's evidence cannot be trusted.
     """
-    if isinstance(per_cause, bool) or not isinstance(per_cause, int) or per_cause < 1:
-        raise UsageError(f"per_cause={per_cause!r}: wanted a whole number of at least 1")
+    check_counts(per_cause=per_cause)
     others = load_eval_set(beside) if isinstance(beside, str | Path) else beside
     redactor = Redactor(redact)
     with store_at(tracking_uri) as store:

@@ -32,7 +32,7 @@ from mlflow_adk_eval.agents.traces.conversations import agent_name
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.errors import InputError, TrackingError, UsageError, shown
+from mlflow_adk_eval.errors import InputError, TrackingError, UsageError, check_counts, shown
 from mlflow_adk_eval.evalset.conversation import dumps_recorded
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, SessionInput
@@ -174,8 +174,7 @@ def score_traces(  # noqa: PLR0913 - one function is the whole of it
         TrackingError: if MLflow is unreachable, or refuses to take assessments.
     """
     criteria, uri = config_for_traces(config), options.get("tracking_uri")
-    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
-        raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
+    check_counts(sample=1 if sample is None else sample)
     now_ms = int(time.time() * 1000)
     began_ms, ended_ms = moment_of(since, "since", now_ms), moment_of(until, "until", now_ms) or now_ms + 1
     if began_ms is not None and began_ms > ended_ms:

@@ -28,7 +28,7 @@ from mlflow_adk_eval.agents.tool_environment import notes
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
-from mlflow_adk_eval.errors import UsageError, foreign_code
+from mlflow_adk_eval.errors import UsageError, check_counts, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, Origin
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
@@ -79,10 +79,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse numbers below one."""
-        for name in ("num_runs", "concurrency", "workers"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise UsageError(f"{name}={value!r}: wanted a whole number of at least 1")
+        check_counts(num_runs=self.num_runs, concurrency=self.concurrency, workers=self.workers)
 
 
 @dataclass(frozen=True, slots=True)

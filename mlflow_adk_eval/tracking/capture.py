@@ -12,7 +12,7 @@ from mlflow.tracing.client import TracingClient
 
 from mlflow_adk_eval.agents.traces.conversations import CASE, Redact, TracedConversation, cases_of, conversation_key, conversations_of
 from mlflow_adk_eval.agents.traces.spans import Trace, traces_of
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import UsageError, check_counts
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.gating.named_runs import run_id_at
 from mlflow_adk_eval.results.outcomes import grouped
@@ -62,8 +62,7 @@ def capture(  # noqa: PLR0913 - one function is the whole of it
         TrackingError: if MLflow is unreachable.
         UsageError: for invalid arguments, and if there is no such trace.
     """
-    if sample is not None and (isinstance(sample, bool) or not isinstance(sample, int) or sample < 1):
-        raise UsageError(f"sample={sample!r}: wanted a whole number of at least 1")
+    check_counts(sample=1 if sample is None else sample)
     of_run = run_id_at(run_id, tracking_uri) if run_id else run_id
     where = {"session": session, "run_id": of_run, "filter_string": filter_string, "experiment": experiment}
     cases = cases_of(_conversations(traces, trace_ids, where, tracking_uri, sample, seed), redact)

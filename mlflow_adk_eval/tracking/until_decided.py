@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from mlflow_adk_eval.agents.recordings import ConversationCache
-from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.errors import UsageError, check_counts
 from mlflow_adk_eval.evalset.files import select
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.gating.policy.model import Policy
@@ -75,9 +75,7 @@ class Rounds:
             return
         if self.policy is None:
             raise UsageError("until_decided: wanted the policy to decide by; set policy= (--policy FILE)")
-        for name, value in (("max_runs", self.max_runs), ("max_conversations", self.max_conversations)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise UsageError(f"{name}={value!r}: wanted a whole number of at least 1")
+        check_counts(max_runs=self.max_runs, max_conversations=1 if self.max_conversations is None else self.max_conversations)
         for _, measure, rule in self.policy.all_rules():
             if self.max_runs > 1 and rule.max_drop is not None and measure in _SAME_RUNS:
                 raise UsageError(f"max_runs={self.max_runs}: max_drop of {measure} compares only runs with as many runs of each case")
