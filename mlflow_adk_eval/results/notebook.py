@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
-from mlflow_adk_eval.text import plain
+from mlflow_adk_eval.text import format_number, plain
 
 MOST = 10
 """As many findings are shown."""
 
 
-def summary_html(title: str, rows: Sequence[Sequence[str]], lines: Iterable[str], more: int) -> str:
-    """Return a title, a table whose first row has the headings, and a list, at the end of which stands how many `more` lines there are."""
+def summary_html(title: str, columns: Sequence[str], items: Iterable[object], lines: Iterable[str], more: int) -> str:
+    """Return a title, a table of attributes of items, and a list, at the end of which stands how many `more` lines there are."""
     secrets = secrets_of()
 
-    def html(tag: str, texts: Iterable[str]) -> str:
+    def html(tag: str, values: Iterable[str | float | None]) -> str:
+        texts = (one if isinstance(one, str) else f"{one:,}" if isinstance(one, int) else format_number(one) for one in values)
         return "".join(f"<{tag}>{plain(redacted(without_credentials(text), secrets))}</{tag}>" for text in texts)
 
-    table = "".join(f"<tr>{html('td' if number else 'th', row)}</tr>" for number, row in enumerate(rows))
+    rows = "".join(f"<tr>{html('td', (getattr(one, name) for name in columns))}</tr>" for one in items)
     listed = html("li", [*lines, *([f"and {more:,} more"] if more > 0 else [])])
-    return f'<div dir="auto" class="tex2jax_ignore mathjax_ignore">{html("b", [title])}<table>{table}</table><ul>{listed}</ul></div>'
+    body = f"{html('b', [title])}<table><tr>{html('th', columns)}</tr>{rows}</table><ul>{listed}</ul>"
+    return f'<div dir="auto" class="tex2jax_ignore mathjax_ignore">{body}</div>'

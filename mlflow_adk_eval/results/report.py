@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset.models import LazySequence, canonical
 from mlflow_adk_eval.evalset.world import World
 from mlflow_adk_eval.results.notebook import MOST, summary_html
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, PlannedCriterion, Tally, Verdict, mean, verdict_of
-from mlflow_adk_eval.text import counted, format_number
+from mlflow_adk_eval.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,13 +217,9 @@ class Report:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the verdict, the criteria and the first reasons."""
         (cases, passed), (first, more) = self.case_counts, self.first_reasons(MOST)
-        rows = [
-            (one.criterion, *map(format_number, (one.mean, one.threshold, one.pass_rate)), f"{one.scored:,} of {one.planned:,}")
-            for one in self.summaries().values()
-            if one.threshold is not None or one.scored
-        ]
         title = f"{passed:,} of {counted(cases, 'case')} passed in {self.eval_set.eval_set_id} · verdict: {self.verdict}"
-        return summary_html(title, [("criterion", "mean", "threshold", "pass rate", "scored"), *rows], first, more)
+        known = (one for one in self.summaries().values() if one.scored or one.threshold is not None)
+        return summary_html(title, ("criterion", "mean", "threshold", "pass_rate", "scored", "missing"), known, first, more)
 
     @cached_property
     def criteria(self) -> tuple[str, ...]:

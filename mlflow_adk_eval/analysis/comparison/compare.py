@@ -35,7 +35,7 @@ from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.notebook import MOST, summary_html
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Stored, Verdict, Vote, explanation_of, grouped
-from mlflow_adk_eval.text import counted, format_number
+from mlflow_adk_eval.text import counted
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -472,14 +472,10 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how many cases flipped, the means, and the first flipped cases, each with its first cause."""
         flips, flipped = "".join(f", {count:,} {flip}" for flip, count in self.counts.items() if count), self.flipped
-        numbers = [(one.before, one.after, one.difference, one.p_adjusted) for one in self.deltas]
-        rows = [(one.name, *map(format_number, four), f"{one.cases:,}") for one, four in zip(self.deltas, numbers, strict=True)]
-        lines = (
-            f"{case.eval_id}, {case.flip}: {''.join(cause.sentence for _, cause in islice(case.all_causes(), 1))}"
-            for case in flipped[:MOST]
-        )
+        lines = [f"{case.eval_id}, {case.flip}: {cause.sentence}" for case in flipped[:MOST] for _, cause in islice(case.all_causes(), 1)]
         title = f"{self.before.name} → {self.after.name}: {counted(len(self.cases), 'case')} in both runs{flips}"
-        return summary_html(title, [("", "A", "B", "difference", "p (Holm)", "cases"), *rows], lines, len(flipped) - MOST)
+        columns = ("name", "before", "after", "difference", "p_adjusted", "cases")
+        return summary_html(title, columns, self.deltas, lines, len(flipped) - len(lines))
 
     @property
     def judging(self) -> tuple[JudgeCost, JudgeCost]:
