@@ -51,14 +51,6 @@ _MEDIA = {"inline_data", "file_data"}
 _CONTENT_OF = {"function_call": "args", "function_response": "response"}
 
 
-def exchange(user: str, agent: str) -> Json:
-    """Return one message of a user and an agent's answer."""
-    question, answer = ({"parts": [{"text": text}]} for text in (user, agent))
-    events = [{"author": "user", "content": question}, {"author": "model", "content": answer}]
-    texts = {"prompt": {"contents": {"contents": [question]}}, "response": {"contents": {"contents": [answer]}}}
-    return {**texts, "agent_eval_data": {"turns": [_turn(0, events)]}}
-
-
 def conversation(turns: Sequence[Invocation]) -> Json:
     """Return a conversation, with what its agents were told, each as it was when it is first recorded, did and had for tools."""
     agents: Json = {}
@@ -195,7 +187,11 @@ Instance = Callable[[CaseRun, int, str], Json]
 
 
 def _alone(run: CaseRun, index: int, answer: str) -> Json:
-    return exchange(transcript.user_text(run.actual[index]), answer)
+    """Return one message of a user and an agent's answer."""
+    question, said = ({"parts": [{"text": text}]} for text in (transcript.user_text(run.actual[index]), answer))
+    events = [{"author": "user", "content": question}, {"author": "model", "content": said}]
+    texts = {"prompt": {"contents": {"contents": [question]}}, "response": {"contents": {"contents": [said]}}}
+    return {**texts, "agent_eval_data": {"turns": [_turn(0, events)]}}
 
 
 def _in_conversation(run: CaseRun, index: int, answer: str) -> Json:
