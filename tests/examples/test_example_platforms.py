@@ -264,7 +264,9 @@ def test_images_are_pinned_run_as_nobody_and_hold_no_secrets() -> None:
     assert not re.search(r"ARG|SECRET|TOKEN|KEY", DOCKERFILE.split("FROM ", 1)[1])
     assert DOCKERFILE.rindex("USER 10001") < DOCKERFILE.index("COPY . /agent")
     ignored = (EXAMPLE / ".dockerignore").read_text("utf-8").splitlines()
-    assert {".git", ".env", ".env.*", "*.pem", ".adk_eval", "mlflow.db"} <= {*ignored}
+    assert {"**/.git", "**/.env", "**/.env.*", "**/*.pem", "**/.adk_eval", "**/mlflow.db"} <= {*ignored}, (
+        "in any folder, not in the first alone"
+    )
     (uv,) = re.findall(r"uv==(\S+)", DOCKERFILE)
     assert f'name = "uv"\nversion = "{uv}"' in (PROJECT / "uv.lock").read_text("utf-8")
 
