@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 _MOST = 5
 
@@ -122,3 +123,20 @@ def numbered(name: str, taken: Collection[str], mark: str = "_") -> str:
     """
     names = (name if number == 1 else f"{name}{mark}{number}" for number in count(1))
     return next(free for free in names if free not in taken)
+
+
+def as_yaml(value: Any) -> str:
+    r"""Return JSON values as YAML that people and models read well: in their order, texts of several lines as blocks.
+
+    >>> as_yaml({"user": "Hello!", "answer": ["one\ntwo"]})
+    'user: Hello!\nanswer:\n- |-\n  one\n  two\n'
+    """
+    import yaml  # noqa: PLC0415 - who shows numbers needs none
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc] # PyYAML has no annotations
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    dumped: str = yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=sys.maxsize)
+    return dumped

@@ -25,7 +25,7 @@ from types import FrameType
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli import decide, files, init, judges, look, record, run, runs, traces
+from mlflow_adk_eval.cli import decide, explain, files, init, judges, look, record, run, runs, traces
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
@@ -99,10 +99,13 @@ def demo(*, folder: Path, target: Path | None) -> None:
 
 decisions = [decide.gate_command, decide.promote_command, decide.verify_command, decide.audit_command, decide.rollback_command]
 for section in (
-    Section("Start", [init.init, demo]),
-    Section("Evaluate", [run.run, run.score, record.record, run.upload, run.register_command]),
+    Section("Start", [init.init, demo, explain.mcp_command]),
+    Section("Evaluate", [explain.plan_command, run.run, run.score, record.record, run.upload, run.register_command]),
     Section("Production", [traces.traces_group]),
-    Section("Look", [runs.runs_command, look.view_command, look.report_command, look.compare_command, look.power_command]),
+    Section(
+        "Look",
+        [runs.runs_command, explain.explain_command, look.view_command, look.report_command, look.compare_command, look.power_command],
+    ),
     Section("Decide", [*decisions, decide.attestation_group, decide.keygen_command]),
     Section("Judges", [judges.calibrate, judges.judge_bench_command, judges.ledger_group, judges.rapid_eval]),
     Section("Files", [files.validate, files.generate, files.capture, files.migrate, files.export_command, files.eval_set_group]),

@@ -207,12 +207,14 @@ def show_report(
 
 
 def _report_json(report: Report) -> dict[str, Any]:
-    from mlflow_adk_eval.runs.replays import replays_of  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.report.explanation import causes_json  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runs.replays import replays_of  # noqa: PLC0415
 
     shown = ("threshold", "mean", "pass_rate", "evaluated", "errored", "skipped")
     return {
         "verdict": report.verdict,
         "reasons": list(report.reasons),
+        "causes": causes_json(report, 5)[:10],
         "eval_set_id": report.eval_set.eval_set_id,
         "cases": len({case.eval_id for case in report.cases}),
         "num_runs": report.num_runs,

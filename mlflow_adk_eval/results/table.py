@@ -107,8 +107,8 @@ def _rows(
             "undecided" if error and verdict == "passed" else verdict,
             turn.answer if turn.actual else None,
             turn.expected_answer if turn.expected else None,
-            _calls(turn.actual),
-            _calls(turn.expected),
+            calls_json(turn.actual),
+            calls_json(turn.expected),
             turn.user_text,
         ]
         for name in criteria:
@@ -142,7 +142,8 @@ def cell_at(result: outcomes.CriterionResult, index: int) -> outcomes.Outcome | 
     return result.per_invocation[index] if index < len(result.per_invocation) else None
 
 
-def _calls(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
+def calls_json(invocation: Invocation | None) -> list[Mapping[str, Any]] | None:
+    """Return the tool calls of a turn as JSON values; ``None`` where there was no turn."""
     return [{"name": call.name, "args": as_json(call.args or {})} for call in invocation.tool_calls] if invocation else None
 
 

@@ -317,10 +317,11 @@ class Evaluation:
             executed = await self.executor.execute(self, case, run_index, store)
             result = executed.result
             line.ended(number, case, result)
+            done += 1
             if _logger.isEnabledFor(logging.INFO):
                 facts = {"eval_id": case.eval_id, "run_index": run_index, "seconds": round(executed.seconds, 3), "case_error": result.error}
-                _logger.info("a case ended", extra={**facts, "scores": {one.criterion: one.score for one in result.results}})
-            done += 1
+                scores = {one.criterion: one.score for one in result.results}
+                _logger.info("a case ended", extra={**facts, "scores": scores, "done": done, "total": total})
             if options.progress:
                 options.progress(done, total)
 

@@ -78,6 +78,8 @@ def ended(arguments: list[str], here: Path) -> subprocess.CompletedProcess[str]:
 COMMANDS: dict[str, tuple[str, int]] = {
     "init": ("init answering:agent --example hi=hello --folder made --name lights", UNWRITTEN),
     "demo": ("demo --folder demo", UNWRITTEN),
+    "mcp": ("mcp --policy nowhere.yaml STORE", 64),
+    "plan": ("plan lights.evalset.json STORE", UNWRITTEN),
     "run": ("run good.json lights.evalset.json STORE --experiment home", UNWRITTEN),
     "score": ("score lights.evalset.json --actual good.json", UNWRITTEN),
     "record": ("record good.json lights.evalset.json -o out.json", UNWRITTEN),
@@ -85,6 +87,7 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "register": ("register RUN lights STORE", UNWRITTEN),
     "view": ("view --port 0 --no-browser STORE", UNWRITTEN),
     "runs": ("runs STORE", UNWRITTEN),
+    "explain": ("explain RUN STORE", UNWRITTEN),
     "report": ("report RUN -o report.html STORE", UNWRITTEN),
     "compare": ("compare RUN RUN STORE", UNWRITTEN),
     "power": ("power RUN --detect 0.2 STORE", UNWRITTEN),
@@ -114,7 +117,7 @@ COMMANDS: dict[str, tuple[str, int]] = {
     "eval-set add-eval-case": ("eval-set add-eval-case . made --scenarios-file none.json", 64),
 }
 """The arguments of each command, and how it ends: with what cannot be done, an error keeps its code."""
-WITHOUT_JSON = {"init", "demo", "view", "rapid-eval evaluate", "rapid-eval serve"}
+WITHOUT_JSON = {"init", "demo", "mcp", "view", "rapid-eval evaluate", "rapid-eval serve"}
 
 
 def every_command(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -26,6 +26,8 @@ COMMANDS = {
     "register": "{run} {model}",
     "report": "{run} -o {out}.html",
     "export": "{run} eval-set -o {out}.json",
+    "explain": "{run}",
+    "plan": "{cases}",
     "compare": "{run} {other} --log",
     "calibrate": "{run}",
     "judge-bench": "tests.servers.test_login_page:lenient --items {items} --votes 1",
@@ -106,7 +108,7 @@ def prepared(on_sqlite: Site, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_every_command_that_asks_mlflow_is_tried() -> None:
-    named = set(commands(cli)) - {"view"}  # which serves until it is stopped, and has a test of its own
+    named = set(commands(cli)) - {"view", "mcp"}  # which serve until they are stopped, and have tests of their own
     assert named == set(COMMANDS)
 
 
