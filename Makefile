@@ -56,11 +56,12 @@ near: $(VENV)/.dev ## Run the tests that import what differs from HEAD, or from 
 
 env: $(VENV)/.dev ## Install what development needs into .venv, and nothing else
 
-generated: $(VENV)/.dev ## Write what is generated: the policy's JSON Schema, the page of commands, the notebooks, the tables of criteria and of speeds
+generated: $(VENV)/.dev ## Write what is generated: the policy's JSON Schema, the page of commands, llms.txt, the notebooks, the tables of criteria and of speeds
 	$(BIN)/python docs/policy_schema.py
 	$(BIN)/python docs/criteria_table.py
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/notebooks.py
+	$(BIN)/python docs/llms.py
 	$(BIN)/python benchmarks/speed_table.py
 
 # The site and the tutorials are not among these: tests/pages builds the one and follows the others.
@@ -76,7 +77,7 @@ lint: $(VENV)/.dev ## Style, format, spelling, the glossary's words, and no priv
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --preview --select PLC2701 .
 	$(BIN)/ruff format --check .
-	$(BIN)/codespell -D - -D docs/words.txt mlflow_adk_eval docs example_projects README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
+	$(BIN)/codespell -D - -D docs/words.txt mlflow_adk_eval docs skills example_projects README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 types: $(VENV)/.dev ## mypy and pyright, both strict, and the names and calls of tests
 	$(BIN)/mypy
@@ -86,12 +87,13 @@ types: $(VENV)/.dev ## mypy and pyright, both strict, and the names and calls of
 imports: $(VENV)/.dev ## The layers
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.dev ## The blocks of README, pages and docstrings, and what `make generated` writes
+docs: $(VENV)/.dev ## The blocks of README, pages, skills and docstrings, and what `make generated` writes
 	$(BIN)/python docs/criteria_table.py --check
 	$(BIN)/python docs/cli_page.py --check
 	$(BIN)/python docs/notebooks.py --check
+	$(BIN)/python docs/llms.py --check
 	$(BIN)/python benchmarks/speed_table.py --check
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly --ignore docs/tutorials README.md docs mlflow_adk_eval
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile -p no:randomly --ignore docs/tutorials README.md docs skills mlflow_adk_eval
 
 shown: $(VENV)/.dev ## Run the blocks of PAGES and write what they print into them
 	WRITE_SHOWN=1 $(BIN)/pytest -q -p no:randomly $(PAGES)

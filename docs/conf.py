@@ -50,9 +50,21 @@ def _offer(app: Any, page: str, source: list[str]) -> None:
     source[0] = _OUTSIDE.sub(link, source[0])
 
 
+def _lead_agents(app: Any, error: Exception | None) -> None:
+    """Publish the repository's llms.txt with links into the site, in place of the one that sphinx-llm writes, and the skills that it names."""
+    root, site = Path(__file__).parents[1], Path(app.outdir)
+    if error is None and app.builder.format == "html":
+        site.joinpath("llms.txt").write_text((root / "llms.txt").read_text("utf-8").replace("](docs/", "]("), "utf-8")
+        for skill in root.glob("skills/*/SKILL.md"):
+            target = site / skill.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(skill.read_text("utf-8").replace("](../../docs/", "](../../"), "utf-8")
+
+
 def setup(app: Any) -> None:
     """Let Sphinx call what is above, and write `*` and `/` of signatures into Markdown, which its builder does not know."""
     app.connect("source-read", _offer)
+    app.connect("build-finished", _lead_agents, priority=200)  # after sphinx-llm
     app.add_node(abbreviation, override=True, markdown=(lambda *_: None, lambda *_: None))
 
 
