@@ -94,7 +94,7 @@ def few(findings: Iterable[str], *, limit: int = _MOST) -> list[str]:
 
 
 _FOR_MLFLOW = str.maketrans({char: f"\\{char}" for char in "\\|*`[]<>#"})
-_FOR_GITHUB = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_{}[]<>()|~$&!:"} | {char: f"&#{ord(char)};&#8203;" for char in "@#"})
+_FOR_GITHUB = str.maketrans({char: f"&#{ord(char)};{'&#8203;' * (char in '@#')}" for char in "\\`*_{}[]<>()#|~$&!@:"})
 """What Markdown, a table of it, HTML or GitHub's formulas, links and mentions could begin or end with. GitHub looks for mentions and numbers of
 issues in the page that Markdown becomes, where only a space of no width keeps them from being one."""
 _LONGEST = 500

@@ -9,12 +9,10 @@ Every text of others passes through `for_mlflow` or `plain` exactly once, where 
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import TypeVar
 
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
@@ -36,10 +34,9 @@ MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 """What stands before a verdict."""
 _MAX_FLAKY, _MAX_CRITERIA, _MAX_CAUSES, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 10, 300
 _MAX_CASES, _MAX_LABEL = 100, 200
-_MAX_LINES, _MAX_GATE_REASON = 100, 2000
-_MAX_COMMENT, _MAX_SHORT = 60_000, 300
+_MAX_LINES, _MAX_GATE_REASON, _MAX_COMMENT = 100, 2000, 60_000
 """GitHub takes 65,536 characters in a comment, among them what stands around the page."""
-_short = partial(plain, limit=_MAX_SHORT)
+_short = partial(plain, limit=300)
 _ADDRESS = re.compile(r"https?://[\w.:/#%~-]{1,500}", re.ASCII)
 """Without anything that ends a link, and without a query, which may hold a key."""
 
@@ -304,8 +301,8 @@ def _spent(report: Report, prices: Mapping[str, Price]) -> Iterator[str]:
         money: measure(COST, report, prices) if prices else "the policy has no prices",
     }
     for what, found in sums.items():
-        known, missing = ([], [found]) if isinstance(found, str) else ([*chain(*found.values.values())], found.missing)
-        total, such = f"{math.fsum(known):,.4f}".rstrip("0").rstrip("."), _short(next(iter(missing), ""))
-        unsure = f"at least {total} ({len(missing):,} are unknown, such as {such})" if known else f"unknown ({such})"
+        known, missing = ({}, [found]) if isinstance(found, str) else (found.values, found.missing)
+        total, such = f"{sum(map(sum, known.values())):,.4f}".rstrip("0").rstrip("."), _short(next(iter(missing), ""))
+        unsure = f"at least {total} ({len(missing):,} are unknown, such as {such})" if any(known.values()) else f"unknown ({such})"
         yield f"{what}: {unsure if missing else total}"
     yield "Not included: simulated users, tools and the baseline's own evaluation"
