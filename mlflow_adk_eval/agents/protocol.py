@@ -50,12 +50,12 @@ class AgentSession(Protocol):
         ...
 
     def interrupted(self) -> Invocation | None:
-        """Return what had happened in a turn that was cancelled because its time was up."""
-        ...
+        """Return what had happened in a turn that was cancelled because its time was up; ``None``: an answer comes as a whole."""
+        return None
 
     async def state(self) -> Json | None:
-        """Return the state of the session, without what is the framework's own."""
-        ...
+        """Return the state of the session, without what is the framework's own; ``None``: it is the agent's own."""
+        return None
 
 
 @runtime_checkable

@@ -27,7 +27,7 @@ from mlflow_adk_eval.agents.http.http_agent import (
     require_real_tools,
     shown_url,
 )
-from mlflow_adk_eval.agents.protocol import Turn
+from mlflow_adk_eval.agents.protocol import AgentSession, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnLog
 from mlflow_adk_eval.errors import AgentError
@@ -113,7 +113,7 @@ class A2AAgent(HttpAgent):
 
 
 @dataclass(slots=True)
-class A2ASession:
+class A2ASession(AgentSession):
     """One conversation, which the agent identifies by a context id of its own."""
 
     agent: A2AAgent
@@ -148,10 +148,6 @@ class A2ASession:
         if self.working is not None:
             self._keep(self.working)
         return self.log.unfinished()
-
-    async def state(self) -> Json | None:
-        """Return nothing: it is the agent's own."""
-        return None
 
     async def cancel(self) -> None:
         """Ask the agent to stop working for a conversation that is over."""

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from mlflow_adk_eval.agents.conversation import chat_messages
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent, HttpRequest, require_real_tools
-from mlflow_adk_eval.agents.protocol import Turn
+from mlflow_adk_eval.agents.protocol import AgentSession, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
@@ -139,7 +139,7 @@ class OpenAIChatAgent(HttpAgent):
 
 
 @dataclass(slots=True)
-class ChatSession:
+class ChatSession(AgentSession):
     """One conversation; the agent keeps nothing of it."""
 
     agent: OpenAIChatAgent
@@ -159,14 +159,6 @@ class ChatSession:
         invocation = log.finished()
         self.history.append(invocation)
         return Turn(invocation=invocation)
-
-    def interrupted(self) -> Invocation | None:
-        """Return nothing: an answer comes as a whole."""
-        return None
-
-    async def state(self) -> Json | None:
-        """Return nothing: it is the agent's own."""
-        return None
 
     async def _answer(self, user: Content) -> tuple[TurnEvent, str]:
         for part in user.parts or ():
