@@ -216,10 +216,8 @@ class VoteCollector:
         return replace(voted, outcome=replace(voted.outcome, details={**voted.outcome.details, "panel": words}))
 
     def _counted(self, question: Question, index: int, responses: Sequence[JudgeResponse]) -> list[float]:
-        """Return the values of the votes on an item that count: of each member of a panel no more than its share."""
-        if not self.panel:
-            return _usable(question, index, responses)[: self.num_samples]
-        each, seen = self.num_samples // len(self.panel), Counter[str]()
+        """Return the values of the votes on an item that count: of a judge, or each member of a panel, no more than its share."""
+        each, seen = self.num_samples // max(len(self.panel), 1), Counter[str]()
         counted: list[JudgeResponse] = []
         for response in responses:
             if response.verdicts[index].label is not None and seen[response.member] < each:
