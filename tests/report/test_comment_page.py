@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval import score
 from mlflow_adk_eval.gating.policy.model import Price
+from mlflow_adk_eval.gating.rules.measures import Measured, measure
 from mlflow_adk_eval.report.markdown import comment_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
@@ -55,6 +56,17 @@ def test_a_cost_that_is_not_known_in_full_is_no_number_that_looks_like_it() -> N
         r"- Money at the policy's prices, without the agent: (at least [\d.]+ \(\d+ are unknown, such as|unknown \().* price", priced
     )
     assert "Not included: simulated users, tools and the baseline's own evaluation" in text
+
+
+def test_a_cost_that_is_known_is_a_sum_over_all_cases() -> None:
+    found = report()
+    counted = measure("judge_tokens", found)
+    assert isinstance(counted, Measured)
+    assert not counted.missing
+    known = sum(map(sum, counted.values.values()))
+    text = comment_of(REFUSED, found, None, {"scripted": Price(tokens=2_000_000.0)}, {})
+    assert f"- Tokens of judges, with answers from the ledger: {known:,.0f}\n" in text
+    assert f"- Money at the policy's prices, without the agent: {2 * known:,.0f}\n" in text
 
 
 @pytest.mark.parametrize(
