@@ -64,6 +64,7 @@ def command(folder: Path, arguments: list[str], packages: list[str]) -> subproce
         ("litellm", ["litellm"], ["rapid-eval", "evaluate", "coherence.json", "--judge", "openai/gpt-4o"]),
         ("rapid", ["sacrebleu"], ["rapid-eval", "evaluate", "bleu.json"]),
         ("rapid", ["sacrebleu"], ["score", "set.evalset.json", "--actual", "set.evalset.json"]),
+        ("mcp", ["mcp"], ["mcp"]),
         ("watch", ["watchfiles"], ["run", "agent", "set.evalset.json", "--watch"]),
         ("rapid-server", ["starlette"], ["rapid-eval", "serve", "--port", "0"]),
         ("rapid-server", ["uvicorn"], ["rapid-eval", "serve", "--port", "0"]),
