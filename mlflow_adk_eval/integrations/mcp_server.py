@@ -210,7 +210,7 @@ async def _command(name: str, *given: str, ctx: Context[Any, Any] | None = None,
         with CancelScope(shield=True), suppress(ProcessLookupError, TimeoutError):
             process.terminate()  # first, so that it can close its run
             await wait_for(process.wait(), _STOP_S)
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)  # and whatever it has started
     try:
         found = json.loads(printed)
