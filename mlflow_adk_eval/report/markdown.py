@@ -1,32 +1,27 @@
 """Results as Markdown for pages that somebody else renders: the note of a run in MLflow, and the summary of a CI job.
 
-Four pages share one set of helpers: `note_of` stands on the front of an MLflow run, `step_summary` in the summary of a job that ran
-tests, `decision_summary` in that of a job that asked the gate, and `comment_of` on the pull request. The first is made of a report; the second of
-`CaseLine`s, since tests run in several processes that send each other lines and not conversations.
+Three pages share one set of helpers: `note_of` stands on the front of an MLflow run, `step_summary` in the summary of a job that ran
+tests, and `decision_summary` in that of a job that asked the gate. The first is made of a report; the second of `CaseLine`s, since tests
+run in several processes that send each other lines and not conversations.
 
 Every text of others passes through `for_mlflow` or `plain` exactly once, where it is put into the page.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
-from mlflow_adk_eval.analysis.comparison.compare import Comparison
-from mlflow_adk_eval.analysis.comparison.delta import Delta
-from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
-from mlflow_adk_eval.gating.rules.measures import Measured, measure
 from mlflow_adk_eval.report import sentences
-from mlflow_adk_eval.report.findings import Cause, Causes, about, causes_of, sections, with_outage
+from mlflow_adk_eval.report.findings import Cause, about, causes_of, sections, with_outage
 from mlflow_adk_eval.report.tally import CaseLine, CriterionTotals, causes_of_lines, flaky_of, totals
 from mlflow_adk_eval.results.decision import Check, Decision
-from mlflow_adk_eval.results.outcomes import Scored, grouped, reason_of, verdict_of
+from mlflow_adk_eval.results.outcomes import verdict_of
 from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.results.usage import JudgeUsage
-from mlflow_adk_eval.text import counted, for_mlflow, format_number, listed, plain
+from mlflow_adk_eval.text import counted, for_mlflow, format_number, plain
 
 T = TypeVar("T")
 
@@ -34,14 +29,11 @@ MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 """What stands before a verdict."""
 _MAX_FLAKY, _MAX_CRITERIA, _MAX_CAUSES, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 10, 300
 _MAX_CASES, _MAX_LABEL = 100, 200
-_MAX_LINES, _MAX_GATE_REASON, _MAX_COMMENT = 100, 2000, 60_000
+_MAX_LINES, _MAX_GATE_REASON = 100, 2000
 """GitHub takes 65,536 characters in a comment, among them what stands around the page."""
-_short = partial(plain, limit=300)
-_ADDRESS = re.compile(r"https?://[\w.:/#%~-]{1,500}", re.ASCII)
-"""Without anything that ends a link, and without a query, which may hold a key."""
 
 
-def _table(
+def table(
     heads: Sequence[str],
     items: Sequence[T],
     cells_of: Callable[[T], Sequence[str]],
@@ -91,7 +83,7 @@ def note_of(report: Report, experiment_id: str = "", run_id: str = "") -> str:
         _causes(found, partial(about, report), _MAX_NOTE_CASES, for_mlflow),
         f"and {counted(causes.unread, 'more case run')} that did not pass" if causes.unread else "",
         f"Next: `mlflow-adk-eval gate {run_id}` or `mlflow-adk-eval compare ANOTHER_RUN {run_id}`" if run_id else "",
-        _table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
+        table(heads, criteria, _criterion_cells, most=_MAX_CRITERIA, noun="more criteria"),
         _repeats(report) if report.num_runs > 1 and report.cases else "",
         *map(for_mlflow, sentences.circumstances(report).values()),
         "\n".join(f"Note: {for_mlflow(note)}" for note in report.notes),
@@ -115,7 +107,7 @@ def _repeats(report: Report) -> str:
     repeats = report.repeats
     chances = ", ".join(f"pass^{line.k} {line.mean:.1%}" for line in sentences.pass_hat_lines(repeats))
     sentence = f"{chances}; cases passed by run: {sentences.format_run_rates(repeats)}. {sentences.format_flaky(repeats)}."
-    flaky = _table(
+    flaky = table(
         ("flaky case", "runs", "scores"),
         repeats.flaky,
         lambda case: (
@@ -162,8 +154,8 @@ def step_summary(
         f"### {MARKS[verdict]} ADK evaluation: {sentences.format_share([case.verdict for case in cases])}{unknown} · verdict: {verdict}",
         f"**Attention:** {plain(outage)}" if outage else "",
         _causes(causes, lambda place: (cases[place].label, cases[place].why), _MAX_CASES, plain),
-        _table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
-        _table(
+        table(heads, totals(cases), _total_cells, most=sys.maxsize, numbers=numbers),
+        table(
             ("flaky case", "runs"),
             flaky_of(cases),
             lambda case: (plain(case.eval_id, _MAX_LABEL), case.summary),
@@ -197,7 +189,7 @@ def decision_summary(decision: Decision, title: str = "") -> str:
     parts = [
         f"### {MARKS[decision.verdict]} Agent gate: {plain(title or f'run {decision.run_id}')} · verdict: {decision.verdict}",
         _section("", decision.reasons),
-        _table(heads, decision.checks, _check_cells, most=_MAX_LINES, numbers=heads[2:-1], noun="more checks"),
+        table(heads, decision.checks, _check_cells, most=_MAX_LINES, numbers=heads[2:-1], noun="more checks"),
         _section("**Waived**\n\n", decision.waived),
         _section("**Notes**\n\n", decision.notes),
         " · ".join(f"{name} {plain(value)}" for name, value in identity.items() if value),
@@ -224,85 +216,3 @@ def _check_cells(check: Check) -> tuple[str, ...]:
         sentences.format_cases(check),
         f"{MARKS[check.verdict]} {check.verdict}",
     )
-
-
-def comment_of(
-    decision: Decision, report: Report | None, comparison: Comparison | None, prices: Mapping[str, Price], about_it: Mapping[str, str]
-) -> str:
-    """Return the page of a decision for a pull request: verdict, reasons, causes, what changed since the baseline, and what it cost.
-
-    Args:
-        decision: what was decided.
-        report: of the run, as far as it could be read.
-        comparison: of the run with its baseline, likewise.
-        prices: those of the policy.
-        about_it: the ``title``, what was done (``outcome``), where a browser shows the run (``page``), and why the page lacks something (``missing``).
-    """
-    causes = causes_of(report) if report else Causes((), 0)
-    why = [f"{MARKS[cause.verdict]} {_short(str(cause))}<br>{_short(cause.example)}" for cause in causes.found]
-    why += [f"{counted(causes.unread, 'more case run')} did not pass"] if causes.unread else []
-    spent = [*_spent(report, prices)] if report else []
-    title, outcome, address, missing = (about_it.get(name, "") for name in ("title", "outcome", "page", "missing"))
-    page = ""
-    for most in (5, 3, 1):  # until GitHub takes it
-        parts = [
-            f"### {MARKS[decision.verdict]} Agent gate: {decision.verdict} · {_short(title or f'run {decision.run_id}')}",
-            _short(outcome),
-            _folded("", [_short(reason) for reason in decision.reasons], most),
-            _folded("**Why cases did not pass**", why, most),
-            *(_changes(comparison, most) if comparison else ()),
-            _folded("**Cost**", spent, len(spent)),
-            f"This page is incomplete: {_short(missing)}" if missing else "",
-            f"[The run in MLflow]({address})" if _ADDRESS.fullmatch(address) else "",
-        ]
-        page = "\n\n".join(filter(None, parts)) + "\n"
-        if len(page) <= _MAX_COMMENT:
-            break
-    return page[:_MAX_COMMENT]
-
-
-def _folded(head: str, lines: Sequence[str], most: int) -> str:
-    """Return a list under a heading: its first lines, as many again to unfold, and how many more there are."""
-    shown, hidden = (["- " + line for line in part] for part in (lines[:most], lines[most : 2 * most]))
-    if hidden:
-        hidden += [f"- and {len(lines) - 2 * most:,} more"] if len(lines) > 2 * most else []
-        shown += ["", f"<details><summary>{len(lines) - most:,} more</summary>", "", *hidden, "", "</details>"]
-    return "\n\n".join(filter(None, (head, "\n".join(shown)))) if shown else ""
-
-
-def _changes(comparison: Comparison, most: int) -> Iterator[str]:
-    """Yield what changed since the baseline: cases, then scores with cost and time, then what makes them hard to compare."""
-    from mlflow_adk_eval.report import comparison as wording  # noqa: PLC0415 - the note of a run needs no tables for terminals
-
-    def cells(delta: Delta) -> Sequence[str]:
-        change = f"{wording.format_difference(delta)} ({wording.format_interval(delta)})".removesuffix(" ()")
-        sides = (wording.format_value(delta, value) for value in (delta.before, delta.after))
-        return _short(wording.name_of(delta)), *sides, change, wording.verdict_on(delta, comparison.confidence), wording.format_cases(delta)
-
-    flips = grouped((case.flip, _short(case.eval_id)) for case in comparison.flipped)
-    differ = [_short(one.about) for one in comparison.differences if not one.intended]
-    yield f"**Compared with {_short(comparison.before.name)}**: {wording.headline(comparison)}"
-    yield "\n".join(f"- {wording.HEADINGS[flip]}: {listed(cases, most)}" for flip, cases in flips.items())
-    heads = ("", "before", "now", "difference", "", "cases")
-    yield _table(heads, comparison.deltas, cells, most=4 * most, numbers=("before", "now", "cases"))
-    yield f"The agent is not the only difference: {listed(differ, most)}" if differ else ""
-    yield "\n".join(f"- {_short(line)}" for line in wording.format_pairing(comparison))
-
-
-def _spent(report: Report, prices: Mapping[str, Price]) -> Iterator[str]:
-    """Yield what a run took, and what is not known of it: a sum over a gap is a lower bound."""
-    cells = [cell for _, result in report.cases.of("token_usage_v1") for cell in result.per_invocation if cell is not None]
-    tokens = tuple(cell.score for cell in cells if isinstance(cell, Scored))
-    unknown = tuple(reason_of(cell) for cell in cells if not isinstance(cell, Scored))
-    money = "Money at the policy's prices" + ("" if AGENT in prices or not prices else ", without the agent")
-    sums: dict[str, Measured | str] = {
-        "Tokens of the agent": Measured(values={"": tokens}, missing=unknown, greater_is_better=False) if cells else "not measured",
-        "Tokens of judges, with answers from the ledger": measure("judge_tokens", report),
-        money: measure(COST, report, prices) if prices else "the policy has no prices",
-    }
-    for what, found in sums.items():
-        known, missing = ({}, [found]) if isinstance(found, str) else (found.values, found.missing)
-        total, such = f"{sum(map(sum, known.values())):,.4f}".rstrip("0").rstrip("."), _short(next(iter(missing), ""))
-        unsure = f"at least {total} ({len(missing):,} are unknown, such as {such})" if any(known.values()) else f"unknown ({such})"
-        yield f"{what}: {unsure if missing else total}"
-    yield "Not included: simulated users, tools and the baseline's own evaluation"

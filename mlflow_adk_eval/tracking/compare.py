@@ -25,7 +25,7 @@ from mlflow_adk_eval.gating.policy.load import load_policy
 from mlflow_adk_eval.gating.policy.model import Price, Spend
 from mlflow_adk_eval.gating.registry import store_at
 from mlflow_adk_eval.gating.rules.attempts import share_of
-from mlflow_adk_eval.report.markdown import comment_of
+from mlflow_adk_eval.report.pull_request import comment_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import grouped, mean
 from mlflow_adk_eval.results.report import Report

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mlflow_adk_eval import score
 from mlflow_adk_eval.gating.policy.model import Price
 from mlflow_adk_eval.gating.rules.measures import Measured, measure
-from mlflow_adk_eval.report.markdown import comment_of
+from mlflow_adk_eval.report.pull_request import comment_of
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import ScriptedJudge
