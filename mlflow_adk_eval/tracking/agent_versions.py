@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,6 @@ from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, LoggedModelStatus
 from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
-from mlflow.tracking._tracking_service.utils import _use_tracking_uri  # noqa: PLC2701  # pyright: ignore[reportPrivateUsage] - no public way
 
 from mlflow_adk_eval.agents.source import UNKNOWN, AgentSource, GitState, git_state
 from mlflow_adk_eval.errors import TrackingError, UsageError
@@ -365,10 +364,18 @@ def _create_version(client: MlflowClient, name: str, source: str, model_id: str)
 @contextmanager
 def _default_store(tracking_uri: str) -> Generator[None, None, None]:
     """Make a store the default one within: MLflow looks up the LoggedModel of a new version there, whatever the client's store is."""
-    environment = os.environ.get("MLFLOW_TRACKING_URI")
+    before, environment = mlflow.get_tracking_uri(), os.environ.get("MLFLOW_TRACKING_URI")
+    if before == tracking_uri:
+        yield
+        return
+    mlflow.set_tracking_uri(tracking_uri)
     try:
-        with nullcontext() if mlflow.get_tracking_uri() == tracking_uri else _use_tracking_uri(tracking_uri):
-            yield
+        yield
     finally:
-        if environment is not None:  # which MLflow takes away where nobody else has set any
-            os.environ["MLFLOW_TRACKING_URI"] = environment
+        for uri in (None, before):  # at first as where nobody has set any, so that the environment counts
+            if mlflow.get_tracking_uri() != before:
+                mlflow.set_tracking_uri(uri)  # pyright: ignore[reportArgumentType] - ``None`` is what takes it back
+                if environment is None:
+                    os.environ.pop("MLFLOW_TRACKING_URI", None)
+                else:
+                    os.environ["MLFLOW_TRACKING_URI"] = environment
