@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.conversation import RecordedRun
@@ -43,6 +43,23 @@ from mlflow_adk_eval.evalset.row_files import (
 _ENOUGH_PROBLEMS = 20_000
 """After so many, a source is not read further: a small file can have millions of rows without a value."""
 _FORMS = "JSON Lines (.jsonl, .ndjson, also .gz and .zst), Parquet (.parquet), or a folder of either"
+
+
+class CaseSource(Protocol):
+    """Where cases are read from, as often as is asked."""
+
+    @property
+    def head(self) -> EvalSet:
+        """The eval set that its cases make up, without them."""
+        ...
+
+    def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
+        """Yield all cases from the start, in order, at most `size` at a time, fewer where they are large. No batch is empty.
+
+        Raises:
+            EvalSetError: with every problem of the source, after the batches before the first one.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +160,6 @@ class CaseFiles:
                 yield from (Row(problem.path, replace(problem, path=f"{prefix}{problem.path}"), 0) for problem in error.problems)
             except UNREADABLE as error:
                 yield Row(f"{prefix}$", unreadable(error, f"{prefix}$"), 0)
-
-
-CaseSource = CasesInMemory | CaseFiles
-"""Where cases are read from, as often as is asked."""
 
 
 def _chunks(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:

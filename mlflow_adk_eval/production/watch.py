@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from statistics import fmean
 from typing import Any, Literal
@@ -264,6 +265,10 @@ def accused(state: State, scored: ScoredTraces, again: Callable[[], Mapping[str,
     return replace(state, watched=tuple(watched))
 
 
+def _cannot_judge(run_id: str, why: str) -> UsageError:
+    return UsageError(f"run {run_id} cannot be judged again: {why}")
+
+
 def judged_again(
     runs: Iterable[str], config: EvalConfig, experiment_id: str, judges: Mapping[str, Any], uri: str | None = None
 ) -> dict[str, list[float]]:
@@ -281,7 +286,7 @@ def judged_again(
     for run_id in runs:
         with store_at(uri) as store:
             evidence = store.evidence(run_id)
-        run = readable(evidence, lambda why, run_id=run_id: UsageError(f"run {run_id} cannot be judged again: {why}"))
+        run = readable(evidence, partial(_cannot_judge, run_id))
         old = {case.eval_id: verdicts_of(case) for case in run.report.cases if not case.run_index}
         old = dict(islice(old.items(), left))
         left -= len(old)
