@@ -78,6 +78,7 @@ _OF_EXTRAS = {
     "fsspec": "fsspec",
     "google.adk": "google-adk",
     "google.cloud.aiplatform_v1beta1": "google-cloud-aiplatform",
+    "jwt": "PyJWT",
     "litellm": "litellm",
     "mcp": "mcp",
     "psycopg": "psycopg",

@@ -73,6 +73,7 @@ def command(folder: Path, arguments: list[str], packages: list[str]) -> subproce
         ("sigstore", ["sigstore"], ["attestation", "verify", "signed", "--identity", "me", "--issuer", "https://accounts.google.com"]),
     ],
 )
+@pytest.mark.needs("sacrebleu")
 def test_what_needs_an_extra_names_it(folder: Path, extra: str, packages: list[str], arguments: list[str]) -> None:
     ended = command(folder, arguments, packages)
     sentence = (
@@ -90,6 +91,7 @@ def test_what_needs_an_extra_names_it(folder: Path, extra: str, packages: list[s
         ("rapid", "portalocker", ["rapid-eval", "evaluate", "bleu.json"]),
     ],
 )
+@pytest.mark.needs("sacrebleu")
 def test_a_package_that_is_installed_and_broken_is_no_missing_extra(folder: Path, extra: str, lacking: str, arguments: list[str]) -> None:
     ended = command(folder, arguments, [lacking])
     assert re.fullmatch(

@@ -57,6 +57,7 @@ def test_a_result_with_a_case_score_of_its_own_keeps_it() -> None:
 
 
 @adk
+@pytest.mark.needs("google-adk")
 def test_functions_that_know_adk_get_and_return_adks_own_objects() -> None:
     run = run_of([turn("a", call("f"), call("g")), turn("b")], [turn(), turn()])
     result = judge(f"{ADKS}.few_calls", run, most=1)
@@ -65,12 +66,14 @@ def test_functions_that_know_adk_get_and_return_adks_own_objects() -> None:
 
 
 @adk
+@pytest.mark.needs("google-adk")
 def test_an_adk_result_may_score_the_conversation_and_no_turn_of_it() -> None:
     for run in (two_turns(), CaseRun(case=scenario("c"), actual=(turn(), turn()))):
         assert judge(f"{ADKS}.whole_conversation", run).per_invocation == (None, Scored(0.75))
 
 
 @adk
+@pytest.mark.needs("google-adk")
 def test_an_empty_adk_result_is_an_error() -> None:
     assert judge(f"{ADKS}.nothing", two_turns()).per_invocation == (None, Errored("the metric gave no score"))
 

@@ -112,6 +112,7 @@ def conversations(*, min_size: int = 0) -> st.SearchStrategy[list[Any]]:
 @every_criterion
 @FEW
 @given(actual=conversations(), expected=conversations(), states=st.tuples(objects(), objects()))
+@pytest.mark.needs("sacrebleu")
 def test_scores_lie_within_the_declared_bounds(name: str, actual: Any, expected: Any, states: Any) -> None:
     low, high = CRITERIA[name].bounds
     for cell in (result := judge(name, actual, expected, *states)).per_invocation:
@@ -122,6 +123,7 @@ def test_scores_lie_within_the_declared_bounds(name: str, actual: Any, expected:
 @every_criterion
 @FEW
 @given(actual=conversations(), expected=conversations(), states=st.tuples(objects(), objects()))
+@pytest.mark.needs("sacrebleu")
 def test_the_same_conversation_has_the_same_score(name: str, actual: Any, expected: Any, states: Any) -> None:
     assert judge(name, actual, expected, *states) == judge(name, actual, expected, *states)
 
@@ -139,6 +141,7 @@ def test_nothing_is_better_than_the_reference_itself(name: str, one: Any, other:
 
 
 @every_criterion
+@pytest.mark.needs("sacrebleu")
 def test_an_empty_conversation_is_never_scored(name: str) -> None:
     for expected in ((), (turn(),)):
         eval_set = cases(case_for(name, *expected, final_session_state={"a": 1}))
@@ -159,6 +162,7 @@ def test_settings_survive_config_object_config(name: str) -> None:
 @every_criterion
 @FEW
 @given(actual=conversations(min_size=1), states=st.tuples(objects(), objects()), data=st.data())
+@pytest.mark.needs("sacrebleu")
 def test_a_cell_that_ends_in_an_error_never_makes_a_case_pass(name: str, actual: Any, states: Any, data: st.DataObject) -> None:
     result = judge(name, actual, actual, *states)
     spoilt = list(result.per_invocation)
@@ -182,6 +186,7 @@ def _case(*results: CriterionResult) -> CaseResult:
 @every_criterion
 @FEW
 @given(expected=conversations(min_size=1), reached=st.integers(0, 2), states=st.tuples(objects(), objects()))
+@pytest.mark.needs("sacrebleu")
 def test_a_conversation_that_ended_early_never_passes(name: str, expected: Any, reached: int, states: Any) -> None:
     actual = TURNS.validate_python(expected)[:reached]
     if len(actual) == len(expected):

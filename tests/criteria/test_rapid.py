@@ -50,6 +50,7 @@ def test_every_metric_is_a_criterion_with_its_range_and_direction() -> None:
 
 
 @pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.needs("sacrebleu")
 def test_a_computed_metric_scores_each_turn_beside_its_reference(name: str) -> None:
     actual = [turn("The cat sat.", call("f", x=1, y=2)), turn("no", call("g"))]
     expected = [turn("A cat sat.", call("f", x=1, y=3)), turn("no", call("g"))]

@@ -167,6 +167,7 @@ def about_the_sky(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", BY_SERVICE)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_a_metric_is_asked_by_its_name_and_kept_like_any_other(name: str) -> None:
     with serving(evaluating(lambda *_: row(0.5, "Half of it.", *PROPERTIES))) as server:
         result = by_us(server, name, said("a", "b"))
@@ -181,6 +182,7 @@ def test_a_metric_is_asked_by_its_name_and_kept_like_any_other(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", BY_SERVICE)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_silence_gets_the_worst_score_and_a_refusal_none(name: str) -> None:
     with serving(evaluating(lambda _metric, text: error(400, "blocked") if "bad" in text else row(1))) as server:
         assert scores(by_us(server, name, said("good", "", "bad"))) == [1.0, 0.0, None]
@@ -222,6 +224,7 @@ def test_the_names_are_the_newest_that_the_sdk_knows() -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_is_shown_with_its_message(name: str) -> None:
     instance = about_the_sky(name)
     assert instance["prompt"]["contents"]["contents"] == [{"parts": [{"text": "And the sky?"}]}]
@@ -229,6 +232,7 @@ def test_an_answer_is_shown_with_its_message(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IN_CONVERSATION)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_is_shown_after_what_was_said_before(name: str) -> None:
     instance = about_the_sky(name)
     assert instance["prompt"]["contents"]["contents"] == [
@@ -240,6 +244,7 @@ def test_an_answer_is_shown_after_what_was_said_before(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_STEPS)
+@pytest.mark.needs("google-cloud-aiplatform")
 def test_an_answer_is_shown_with_the_steps_of_its_turn(name: str) -> None:
     instance = about_the_sky(name)
     data = instance["agentEvalData"]

@@ -186,6 +186,7 @@ def test_what_is_wrong_with_parts_is_said(tmp_path: Path) -> None:
     assert problems(tmp_path) == ["part-00001.parquet, $: found no such file; wanted a file that exists"]
 
 
+@pytest.mark.needs("fsspec")
 def test_rows_are_read_from_a_server(tmp_path: Path) -> None:
     lines(tmp_path / "s.jsonl", RECORDS)
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))

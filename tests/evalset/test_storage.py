@@ -105,6 +105,7 @@ def kept(storage: EvalStorage) -> str:
 
 
 @pytest.mark.parametrize("root", ["memory://store", "{}"])
+@pytest.mark.needs("fsspec")
 def test_anywhere_that_fsspec_reaches(root: str, tmp_path: Path, agent: Path) -> None:
     storage = EvalStorage(str(agent), root.format(tmp_path.as_uri()))
     found = kept(storage)

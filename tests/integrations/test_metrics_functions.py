@@ -40,6 +40,7 @@ def needed(name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestEveryCriterion:
+    @pytest.mark.needs("google-cloud-aiplatform")
     def test_is_a_metric(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         from mlflow.models import EvaluationMetric
 

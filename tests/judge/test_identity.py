@@ -64,6 +64,7 @@ def sent(report: adk_eval.Report) -> int:
     return report.judging.calls
 
 
+@pytest.mark.needs("litellm")
 def test_other_weights_under_the_same_name_are_asked_anew_and_that_is_said(scored: Callable[..., adk_eval.Report]) -> None:
     weights = "first"
     with serving(model_server(lambda: weights)) as server:
@@ -78,12 +79,14 @@ def test_other_weights_under_the_same_name_are_asked_anew_and_that_is_said(score
         assert (sent(scored(server.url)), scored(server.url).notes) == (0, ())
 
 
+@pytest.mark.needs("litellm")
 def test_a_revision_takes_the_place_of_what_the_server_says(scored: Callable[..., adk_eval.Report]) -> None:
     with serving(model_server(lambda: "any")) as server:
         assert [sent(scored(server.url, revision=revision)) for revision in ("a", "a", "b")] == [2, 0, 2]
         assert all(call.method == "POST" for call in server.calls)
 
 
+@pytest.mark.needs("litellm")
 def test_a_server_with_one_slot_is_asked_for_one_answer_first(scored: Callable[..., adk_eval.Report]) -> None:
     with serving(model_server(lambda: "any", after_s=0.3)) as server:
         report = scored(server.url, cases=4)

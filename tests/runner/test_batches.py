@@ -349,6 +349,7 @@ def group(leader: int) -> list[str]:
     return found
 
 
+@pytest.mark.needs("fsspec")
 def test_rows_of_arrow_become_part_files_that_are_read_back(tmp_path: Path) -> None:
     import pyarrow as pa
 

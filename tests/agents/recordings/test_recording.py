@@ -256,6 +256,7 @@ def test_rows_hold_what_is_recorded_or_else_what_their_cases_say(tmp_path: Path)
     assert isinstance(resolve_agent(str(file)), Recording)
 
 
+@pytest.mark.needs("google-adk")
 def test_a_folder_with_code_is_an_agent_though_rows_lie_in_it(tmp_path: Path) -> None:
     (tmp_path / "set.jsonl").write_text(json.dumps(dump(case("a", turn("one")))))
     assert isinstance(resolve_agent(str(tmp_path)), Recording)

@@ -170,6 +170,7 @@ def test_what_was_paid_for_is_not_asked_again(tmp_path: Path) -> None:
     assert (asked, len(judge.asked)) == (5, 5)
 
 
+@pytest.mark.needs("sacrebleu")
 def test_computed_metrics_need_no_judge_and_no_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("GOOGLE_API_KEY", "GEMINI_API_KEY"):

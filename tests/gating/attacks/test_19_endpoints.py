@@ -277,6 +277,7 @@ def test_a_function_of_that_name_is_not_that_model(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "variable", ["GOOGLE_GEMINI_BASE_URL", "OPENAI_API_BASE", "HTTPS_PROXY", "SSL_CERT_FILE", "MLFLOW_ADK_EVAL_JUDGE_HOSTS"]
 )
+@pytest.mark.needs("litellm")
 def test_the_env_file_of_an_agent_has_no_say_in_where_judges_are_asked(
     variable: str, attackers_host: AttackersHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

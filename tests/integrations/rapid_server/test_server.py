@@ -49,12 +49,14 @@ def server() -> Iterator[Running]:
 
 
 @each_metric
+@pytest.mark.needs("sacrebleu")
 def test_each_metric_through_python(metric: RapidMetric) -> None:
     assert evaluate_instances(request_of(metric), judge=judge, ledger=False) == answer_of(metric)
 
 
 @curl
 @each_metric
+@pytest.mark.needs("sacrebleu")
 def test_each_metric_through_curl(metric: RapidMetric, server: Running) -> None:
     headers = ("-H", "Authorization: Bearer whatever", "-H", "Content-Type: application/json")
     given = ("curl", "-sS", "-X", "POST", *headers, server.endpoint, "-d", json.dumps(request_of(metric)))

@@ -165,6 +165,7 @@ class TestResolving:
             ("gemini/gemini-2.5-flash", LiteLlmJudge),
         ],
     )
+    @pytest.mark.needs("litellm")
     def test_names(self, name: str, kind: type) -> None:
         assert isinstance(resolve_judge(name, JudgeOptions()), kind)
         assert resolve_judge(name, JudgeOptions()).model == name

@@ -20,7 +20,10 @@ from tests.judge.servers import CUT, RESET, Call, Handler, Reply, Server, judgin
 
 KEY = "sk-never-to-be-seen-0123456789"
 MODEL = "openai/gpt-test"
-pytestmark = pytest.mark.filterwarnings("ignore:Items? .* using the `ReadOnly` qualifier:UserWarning")  # of LiteLLM's own types
+pytestmark = [
+    pytest.mark.needs("litellm"),
+    pytest.mark.filterwarnings("ignore:Items? .* using the `ReadOnly` qualifier:UserWarning"),  # of LiteLLM's own types
+]
 
 Serve = Callable[[Handler], Server]
 
