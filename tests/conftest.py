@@ -107,6 +107,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     failed = report.call.excinfo if report.failed and report.call else None
     if failed is not None and (reason := _absent(failed.value.__cause__)):
         report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {reason}")
+    if report.skipped:  # pytest leaves it in half, and other modules import from it
+        for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == str(collector.path)]:
+            del sys.modules[name]
     return report
 
 

@@ -56,6 +56,10 @@ _WANTED = {kind: wanted for wanted, kinds in _KINDS.items() for kind in kinds}
 """What was wanted, by pydantic's kind of error; ``unwanted`` is our own kind."""
 
 
+_FROZEN = 1000
+"""From so many objects on, the caller has frozen some: Python 3.12 begins with a few hundred."""
+
+
 @contextlib.contextmanager
 def no_collection() -> Generator[None, None, None]:
     """Pause the cyclic garbage collector, which would scan a growing forest of acyclic models again and again.
@@ -68,7 +72,7 @@ def no_collection() -> Generator[None, None, None]:
         yield
     finally:
         # Few are left to the collector's next turn: counting what is frozen takes as long as there is of it, tens of milliseconds within `no_rescanning`.
-        if enabled and gc.get_count()[0] - before > gc.get_threshold()[0] and not gc.get_freeze_count():
+        if enabled and gc.get_count()[0] - before > gc.get_threshold()[0] and gc.get_freeze_count() < _FROZEN:
             gc.freeze()
             gc.unfreeze()
         if enabled:
@@ -78,7 +82,7 @@ def no_collection() -> Generator[None, None, None]:
 @contextlib.contextmanager
 def no_rescanning() -> Generator[None, None, None]:
     """Keep the cyclic garbage collector from scanning what was there before, imported modules above all; what comes is collected."""
-    ours = not gc.get_freeze_count()
+    ours = gc.get_freeze_count() < _FROZEN
     if ours:
         gc.freeze()
     try:

@@ -17,6 +17,7 @@ from mlflow.genai.scorers import ScorerSamplingConfig, get_scorer
 from mlflow_adk_eval import scorers
 from tests.cli.test_cli import invoke
 from tests.integrations.genai import QUIET, tracking
+from tests.integrations.test_scorers_stored import as_a_client
 from tests.judge.servers import Call, Reply, Server, openai_answer, openai_error, serving
 from tests.mlflow_kit import copied
 from tests.production.lights import EXPERIMENT, talk
@@ -74,9 +75,9 @@ def test_a_judge_of_mlflow_decides_as_the_page_shows(model: Server, here: str) -
     assert sorted(value for value in values.values() if value is not None) == [0.0, 1.0, 1.0]
 
 
-@pytest.mark.needs("mlflow", "3.17.2")  # before, it refuses in other words
 def test_mlflow_says_what_the_page_says(here: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_SERVER_ENABLE_CUSTOM_SCORERS", "true")
+    as_a_client(monkeypatch)
     helpful = make_judge(name="helpful", instructions="Is {{ outputs }} helpful?", model="openai:/gpt-5-mini", feedback_value_type=bool)
     helpful.register(name="helpful")
     scorers.tool_call_count_v1(threshold=2).register(name="calls")
