@@ -193,10 +193,13 @@ def test_values_of_env_files_never_reach_an_error(project: Path, monkeypatch: py
     assert play("leaky", case_of("hi")).error == "turn 1: ValueError: cannot reach [ENVTEST_NEW]"
     write(
         project,
-        {"broken/__init__.py": "import os\nraise ValueError(os.environ['ENVTEST_NEW'])", "broken/.env": "ENVTEST_NEW=ignored-as-it-is-set"},
+        {
+            "broken_env/__init__.py": "import os\nraise ValueError(os.environ['ENVTEST_NEW'])",
+            "broken_env/.env": "ENVTEST_NEW=ignored-as-it-is-set",
+        },
     )
-    with pytest.raises(AgentError, match=r"module 'broken' could not be imported: ValueError: \[ENVTEST_NEW\]"):
-        load_adk_agent("broken")
+    with pytest.raises(AgentError, match=r"module 'broken_env' could not be imported: ValueError: \[ENVTEST_NEW\]"):
+        load_adk_agent("broken_env")
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
