@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,9 +39,11 @@ def allowed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def as_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow executes no stored scorer in a server, and takes every process for one that had loaded uvicorn, as other tests do."""
-    if server := sys.modules.get("mlflow.server"):
-        monkeypatch.setattr(server, "is_running_as_server", False)
+    """MLflow executes no stored scorer in a server, and takes every process for one that had loaded uvicorn, as other tests do.
+
+    It may look only when a test is under way, so it looks now.
+    """
+    monkeypatch.setattr(importlib.import_module("mlflow.server"), "is_running_as_server", False)
 
 
 def trajectory(**settings: Any) -> Any:
