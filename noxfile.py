@@ -88,7 +88,7 @@ class Result:
 
 
 CELLS = {
-    "Oldest of everything": Cell("3.11", resolution="lowest-direct"),
+    "Oldest of everything": Cell("3.11", (oldest("google-adk"),), resolution="lowest-direct"),
     "Oldest MLflow, newest google-adk 1": Cell("3.12", (oldest("mlflow"), "google-adk<2")),
     "Newest of everything": Cell("3.13", ("google-adk>=2",), wheel="mlflow==3.18.0"),
     "google-genai 3": Cell("3.13", ("google-genai>=3",), extras=f"[{','.join(extra for extra in ALL if extra not in PINNING)}]"),
