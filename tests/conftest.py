@@ -89,15 +89,17 @@ _OF_EXTRAS = {
     "watchfiles": "watchfiles",
 }
 """The modules that only extras install, and the packages that have them."""
+_OLDEST = {"mcp": "2"}
+"""google-adk 1 brings an older one."""
 
 
 def _absent(error: BaseException | None) -> str | None:
     """Say which package is absent, if an import of what only an extra installs failed for that reason."""
-    if not isinstance(error, ModuleNotFoundError):
+    if not isinstance(error, ImportError):
         return None
     missing = f"{error.name}."
     named = (package for module, package in _OF_EXTRAS.items() if f"{module}.".startswith(missing) or missing.startswith(f"{module}."))
-    return next((reason for package in named if (reason := _too_old(package))), None)
+    return next((reason for package in named if (reason := _too_old(package, _OLDEST.get(package, "0")))), None)
 
 
 @pytest.hookimpl(wrapper=True)
