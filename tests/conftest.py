@@ -74,23 +74,21 @@ def _too_old(package: str, oldest: str = "0") -> str | None:
 
 
 _OF_EXTRAS = {
-    "a2a": "a2a-sdk",
-    "fsspec": "fsspec",
-    "google.adk": "google-adk",
-    "google.cloud.aiplatform_v1beta1": "google-cloud-aiplatform",
-    "jwt": "PyJWT",
-    "litellm": "litellm",
-    "mcp": "mcp",
-    "psycopg": "psycopg",
-    "sacrebleu": "sacrebleu",
-    "sigstore": "sigstore",
-    "starlette": "starlette",
-    "uvicorn": "uvicorn",
-    "watchfiles": "watchfiles",
+    "a2a": ("a2a-sdk",),
+    "fsspec": ("fsspec",),
+    "google.adk": ("google-adk",),
+    "google.cloud.aiplatform_v1beta1": ("google-cloud-aiplatform",),
+    "jwt": ("PyJWT",),
+    "litellm": ("litellm",),
+    "mcp": ("mcp", "2"),  # google-adk 1 brings an older one
+    "psycopg": ("psycopg",),
+    "sacrebleu": ("sacrebleu",),
+    "sigstore": ("sigstore",),
+    "starlette": ("starlette",),
+    "uvicorn": ("uvicorn",),
+    "watchfiles": ("watchfiles",),
 }
-"""The modules that only extras install, and the packages that have them."""
-_OLDEST = {"mcp": "2"}
-"""google-adk 1 brings an older one."""
+"""The modules that only extras install, and what `needs` takes of each."""
 
 
 def _absent(error: BaseException | None) -> str | None:
@@ -98,8 +96,8 @@ def _absent(error: BaseException | None) -> str | None:
     if not isinstance(error, ImportError):
         return None
     missing = f"{error.name}."
-    named = (package for module, package in _OF_EXTRAS.items() if f"{module}.".startswith(missing) or missing.startswith(f"{module}."))
-    return next((reason for package in named if (reason := _too_old(package, _OLDEST.get(package, "0")))), None)
+    named = (needed for module, needed in _OF_EXTRAS.items() if f"{module}.".startswith(missing) or missing.startswith(f"{module}."))
+    return next((reason for needed in named if (reason := _too_old(*needed))), None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -116,25 +114,17 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
-    """Skip a test whose fixture imports what is not installed."""
-    try:
-        return (yield)
-    except ModuleNotFoundError as error:
-        if reason := _absent(error):
-            pytest.skip(reason)
-        raise
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, object, object]:
-    """Skip a test that imports what is not installed."""
+    """Skip a test that imports what is not installed, itself or in a fixture."""
     try:
         return (yield)
     except ModuleNotFoundError as error:
         if reason := _absent(error):
             pytest.skip(reason)
         raise
+
+
+pytest_fixture_setup = pytest_pyfunc_call
 
 
 @pytest.fixture(autouse=True)

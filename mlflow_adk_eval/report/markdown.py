@@ -30,7 +30,6 @@ MARKS = {"passed": "✅", "failed": "❌", "undecided": "⚠️"}
 _MAX_FLAKY, _MAX_CRITERIA, _MAX_CAUSES, _MAX_NOTE_CASES, _MAX_NOTE_REASON = 10, 40, 10, 10, 300
 _MAX_CASES, _MAX_LABEL = 100, 200
 _MAX_LINES, _MAX_GATE_REASON = 100, 2000
-"""GitHub takes 65,536 characters in a comment, among them what stands around the page."""
 
 
 def table(

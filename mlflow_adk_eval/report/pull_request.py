@@ -22,6 +22,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.text import counted, listed, plain
 
 _MAX_COMMENT = 60_000
+"""GitHub takes 65,536 characters in a comment, among them what stands around the page."""
 _short = partial(plain, limit=300)
 _ADDRESS = re.compile(r"https?://[\w.:/#%~-]{1,500}", re.ASCII)
 """Without anything that ends a link, and without a query, which may hold a key."""
