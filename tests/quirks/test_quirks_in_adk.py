@@ -69,7 +69,7 @@ async def _evaluate(agent: Any, listed: Sequence[EvalCase], config: Any, runs: i
     results: list[Any] = []
     try:
         async for found in service.evaluate(EvaluateRequest(inference_results=inferences, evaluate_config=scoring)):
-            results.append(found)  # noqa: PERF401 - those before an abort are kept
+            results.append(found)
     except Exception as error:  # noqa: BLE001 - what it raises is what is looked at
         return Found(inferences, results, error)
     return Found(inferences, results, None)
