@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.evalset.parse import decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
@@ -181,6 +182,8 @@ class Conversation:
     """The tool calls that the tool environment answered or delayed, in order."""
     inner_calls: tuple[InnerCall, ...] | None = None
     """The tool calls of agents that are tools, in the order in which they began; ``None``: not known."""
+    unknown: tuple[Unknown, ...] = ()
+    """What its source does not know of it, which is not the same as none."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
     calls: tuple[RecordedCall, ...] = ()
@@ -203,6 +206,8 @@ class ConversationOutcome(Model):
     injections: tuple[Injection, ...] = ()
     inner_calls: tuple[InnerCall, ...] | None = None
     """Absent where they are not known."""
+    unknown: tuple[Unknown, ...] = ()
+    """What the source of the conversation does not know of it."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
 

@@ -120,6 +120,15 @@ class Part(Model):
     tool_response: Any = None
     video_metadata: Any = None
 
+    @property
+    def says_something(self) -> bool:
+        """Whether it holds anything but a thought: a text, media, a call, a result, code."""
+        return not self.thought and any(value for name, value in self if name not in _ABOUT_A_PART)
+
+
+_ABOUT_A_PART = frozenset({"thought_signature", "part_metadata", "media_processing", "media_resolution", "video_metadata"})
+"""What a part says of its content, and not to anybody."""
+
 
 class Content(Model):
     """A message."""
@@ -129,8 +138,8 @@ class Content(Model):
 
     @property
     def text(self) -> str:
-        """All text parts, joined by newlines as ADK joins them."""
-        return "\n".join([part.text for part in self.parts or () if part.text])
+        """All text parts, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
+        return "\n".join([part.text for part in self.parts or () if part.text and not part.thought])
 
 
 class RubricContent(Model):
@@ -228,6 +237,33 @@ class Invocation(Model):
     def events(self) -> tuple[InvocationEvent, ...]:
         """The recorded events; none for data written by hand."""
         return self.intermediate_data.invocation_events if isinstance(self.intermediate_data, InvocationEvents) else ()
+
+    @property
+    def contents(self) -> Iterator[Content]:
+        """Every message of the turn: the user's, those on the way, and the answer."""
+        yield self.user_content
+        data = self.intermediate_data
+        if isinstance(data, IntermediateData):
+            for _, parts in data.intermediate_responses:
+                yield Content(parts=parts)
+        for event in self.events:
+            if event.content:
+                yield event.content
+        if self.final_response:
+            yield self.final_response
+
+    @property
+    def model_calls(self) -> int | None:
+        """The number of model calls, as it was counted, else as recorded events show; ``None``: not known."""
+        if self.inference_call_count is not None:
+            return self.inference_call_count
+        counted = 0
+        for event in self.events:
+            if event.usage_metadata is not None or event.model_version is not None:
+                counted += 1
+            elif event.content and any(part.function_call for part in event.content.parts or ()):
+                return None  # a model asked for this call, and its event does not show that it was a model's
+        return counted or None
 
     @property
     def errors(self) -> list[str]:

@@ -3,7 +3,7 @@
 Tables come from pandas, Arrow, Spark or a CSV file, so that a list may be a numpy array, a missing value NaN, and an object a JSON text;
 `plain` and `is_missing` even that out. `row_of` then reads the cells that `CELLS` names: ``predictions`` is what the agent did, ``targets``
 what it should have done, and the others say more of either. The result, a `Row`, is a case and a `Conversation`, as an eval set and an
-agent would give them, and what the row lacks, so that a criterion that needs it can say so. `shapes.records` makes cells of
+agent would give them; what the row does not say is unknown of the conversation, so that a criterion that needs it has no score. `shapes.records` makes cells of
 ``mlflow.genai`` records.
 """
 
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Part, Rubric, SessionInput
+from mlflow_adk_eval.evalset.observation import Need, Unknown
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import Told, decoded_of, is_list, is_missing, object_of, plain, text_of, told_of, tool_uses
 
@@ -38,8 +39,9 @@ CELLS: Mapping[str, str] = {
 }
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
-RESPONSE, CALLS, MADE = "targets", "expected_tool_calls", "tool_calls"
-"""Cells that some criteria cannot do without."""
+CALLS, MADE = "expected_tool_calls", "tool_calls"
+CELL_OF: Mapping[Need, str] = {"expected_response": "targets", "expected_calls": CALLS, "calls": MADE}
+"""The cells that some criteria cannot do without, by what they need."""
 
 _CASE_KEYS = {"conversation", "conversation_scenario", "conversationScenario"}
 _EMPTY_MESSAGE = Content(role="user", parts=())
@@ -57,8 +59,6 @@ class Row:
     case: EvalCase
     conversation: Conversation
     run_index: int = 0
-    lacks: frozenset[str] = field(default_factory=frozenset)
-    """The cells that the row does not have, so that criteria which need them cannot say anything."""
 
 
 def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
@@ -92,6 +92,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
             session = None if started is None else parse(SessionInput, started, f"{source}, session_input")
         name = str(read.cells.get("eval_id", source))
         case = EvalCase(eval_id=name, conversation=expected.turns, session_input=session, rubrics=rubrics, final_session_state=state)
+    said: dict[Need, bool] = {"expected_response": "targets" in read.cells, "expected_calls": is_told, "calls": did.calls}
     error, unfinished = read.cells.get("error", ""), bool(read.whole_number("unfinished", most=1))
     if not isinstance(error, str):
         raise read.problem("error", shown(error), "a text")
@@ -104,10 +105,9 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         session_state=read.json_object("session_state"),
         error=error or ("its last turn is unfinished" if unfinished else ""),
         unfinished=unfinished,
+        unknown=tuple(Unknown(what=need, why=f"the row has no {CELL_OF[need]}") for need, is_said in said.items() if not is_said),
     )
-    present = {RESPONSE: "targets" in read.cells, CALLS: is_told, MADE: did.calls}
-    lacks = frozenset(name for name, is_there in present.items() if not is_there)
-    return Row(case=case, conversation=conversation, run_index=read.whole_number("run_index"), lacks=lacks)
+    return Row(case=case, conversation=conversation, run_index=read.whole_number("run_index"))
 
 
 @dataclass(frozen=True, slots=True)

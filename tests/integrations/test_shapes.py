@@ -157,7 +157,7 @@ def test_tool_calls_of_every_shape(shape: str, call: Any) -> None:
     row = row_of(cells)
     assert [(one.name, one.args) for one in row.conversation.actual[0].tool_calls] == expected
     assert [(one.name, one.args) for one in (row.case.conversation or ())[0].tool_calls] == expected
-    assert not row.lacks
+    assert not row.conversation.unknown
 
 
 def test_a_chat_tells_the_calls_and_what_the_tools_answered() -> None:

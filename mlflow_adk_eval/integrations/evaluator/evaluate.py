@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +25,12 @@ from mlflow_adk_eval.agents.recordings import Recorded, Recording, load_recordin
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetTable
-from mlflow_adk_eval.integrations.scoring import needed_cells
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runner.evaluation import Options
@@ -38,7 +38,7 @@ from mlflow_adk_eval.runner.keywords import AgentArgs, TraceLimit, selected
 from mlflow_adk_eval.runs.manifest import FOLDER
 from mlflow_adk_eval.runs.parts import PART_FOLDERS
 from mlflow_adk_eval.shapes.records import cells_of, row_of_table
-from mlflow_adk_eval.shapes.rows import CELLS, Row, row_of
+from mlflow_adk_eval.shapes.rows import CELL_OF, CELLS, Row, row_of
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.agent_versions import find_version
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON, TABLE, TABLES
@@ -182,14 +182,7 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
         EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
     """
     rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(table, 1)]
-    problems = [  # the cells that criteria need and a row does not have: what nobody said is no evidence
-        Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
-        for row in rows
-        for criterion in config.criteria_of(row.case.eval_id)
-        for cell in needed_cells(criterion, config)
-        if cell in row.lacks
-    ]
-    if problems:
+    if problems := [problem for row in rows for problem in _unsaid(row, config)]:
         raise EvalSetError(name, problems)
     runs: dict[str, list[Row]] = {}
     for row in rows:
@@ -201,6 +194,18 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
     eval_set = EvalSet(eval_set_id=name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
     ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
     return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
+
+
+def _unsaid(row: Row, config: EvalConfig) -> Iterator[Problem]:
+    """Yield the cells that criteria need and a row does not have: what nobody said is no evidence."""
+    lacking = {entry.what: CELL_OF[entry.what] for entry in row.conversation.unknown if entry.what in CELL_OF}
+    for criterion, settings in config.criteria_of(row.case.eval_id).items():
+        if criterion not in CRITERIA:
+            continue  # a metric of the user's own says nothing of what it needs
+        for need in CRITERIA[criterion].needs_by(settings):
+            if need in lacking:
+                cell = lacking[need]
+                yield Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
 
 
 def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> list[dict[str, Any]]:
