@@ -15,11 +15,12 @@ from typing import Any
 
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig, filled, placeholders
 from mlflow_adk_eval.criteria.personas import persona_of, role_text
-from mlflow_adk_eval.criteria.transcript import conversation_text, dialogue_text
+from mlflow_adk_eval.criteria.transcript import conversation_material, dialogue_material
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import Ending
 from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Model, Part, UserBehavior, UserPersona
-from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.material import blocks_of, material_of, not_shown, unshown_in
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.protocol import called
 from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
 from mlflow_adk_eval.text import listed
@@ -100,6 +101,9 @@ class SimulatedUser:
     async def _ask(self, turns: Sequence[Invocation]) -> UserMessage | Ending:
         """Return the model's answer. One that cannot be used is asked for again; those that earlier runs paid for do not count."""
         prompt = user_prompt_of(self.settings, self.scenario, turns)
+        if prompt.unshown:  # a user who has not seen the agent's image would make up what to say of it
+            reason = not_shown(prompt.unshown, "the simulated user's model")
+            return Ending(reason="error", detail=f"the simulated user has no message for turn {len(turns) + 1}: {reason}")
         problems: list[str] = []
         paid = 0
         for attempt in count():
@@ -119,15 +123,16 @@ class SimulatedUser:
 def user_prompt_of(settings: UserSimulatorConfig, scenario: ConversationScenario, turns: Sequence[Invocation]) -> UserPrompt:
     """Return what the model reads before it writes a message. The agent's thoughts are left out: no user would see them."""
     persona, own = scenario.user_persona, settings.custom_instructions
-    texts = {
-        "plan": scenario.conversation_plan,
-        "persona": role_text(persona, STOP_SIGNAL) if persona else "",
-        "conversation": conversation_text(turns) if settings.include_function_calls else dialogue_text(turns),
+    material = {
+        "plan": material_of(scenario.conversation_plan),
+        "persona": material_of(role_text(persona, STOP_SIGNAL) if persona else ""),
+        "conversation": conversation_material(turns) if settings.include_function_calls else dialogue_material(turns),
     }
+    blocks, unshown = blocks_of(material), unshown_in(material.values())
     if own is None:
-        return UserPrompt(prompt=load_prompt("user_simulator"), blocks=blocks_of(texts))
-    prompt = load_prompt("user_simulator_custom")
-    return UserPrompt(prompt=prompt, blocks=blocks_of(texts), wording=own, arranged=partial(_fill_in, own, persona))
+        return UserPrompt(prompt=load_prompt("user_simulator"), blocks=blocks, unshown=unshown)
+    prompt, arranged = load_prompt("user_simulator_custom"), partial(_fill_in, own, persona)
+    return UserPrompt(prompt=prompt, blocks=blocks, unshown=unshown, wording=own, arranged=arranged)
 
 
 def check_scenarios(settings: UserSimulatorConfig, cases: Sequence[EvalCase]) -> None:

@@ -11,14 +11,17 @@ from functools import partial
 
 from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_turns, place, trivial
-from mlflow_adk_eval.criteria.transcript import user_text
-from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_turns, place, says_nothing
+from mlflow_adk_eval.criteria.transcript import user_material
+from mlflow_adk_eval.evalset.models import Invocation
+from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.results.outcomes import Judged, Scored
 
 NAME = "final_response_match_v2"
 
+_NO_TEXT = "(no text)"
 _WORTH = {"valid": 1.0, "invalid": 0.0}
 
 
@@ -34,14 +37,24 @@ class FinalResponseMatch(JudgedTurns[JudgedSettings]):
         """Ask whether a response means what its reference means; not if either says nothing."""
         actual, expected = run.actual[index], (run.expected or ())[index]
         answer, reference = self.answer(actual), self.answer(expected)
-        if not reference.strip():
+        if not reference.text.strip() and not reference.unshown:
             return Cell(NO_REFERENCE)
-        if trivial(answer, reference):
+        if says_nothing(answer, reference):
             return Cell(Scored(0.0, TRIVIAL, {"verdict": "invalid"}))
-        user = user_text(actual) or user_text(expected) or "(no text)"
-        blocks = (Block("user_message", user), Block("reference", reference), Block("response", answer))
-        question = Question(prompt=load_prompt(NAME), blocks=blocks, label_values=_WORTH)
+        material = {"user_message": _user(actual, expected), "reference": reference, "response": answer}
+        question = Question(
+            prompt=load_prompt(NAME),
+            blocks=blocks_of(material),
+            unshown=unshown_in(material.values()),
+            label_values=_WORTH,
+        )
         return await ask_judge(self.collector, question, place(run, index, NAME))
+
+
+def _user(actual: Invocation, expected: Invocation) -> Material:
+    """Return what the user said: as it was recorded, or else as the case has it, whose media a recording of words can lack."""
+    recorded, written = user_material(actual), user_material(expected)
+    return Material(recorded.text or written.text or _NO_TEXT, recorded.unshown or written.unshown)
 
 
 SPECS = (

@@ -16,11 +16,12 @@ from pydantic import Field
 
 from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, tally, trivial
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, says_nothing, tally
 from mlflow_adk_eval.criteria.text import sentences
-from mlflow_adk_eval.criteria.transcript import Step, final_text, knowledge, steps, steps_text
+from mlflow_adk_eval.criteria.transcript import Step, calls_material, final_material, knowledge, steps
 from mlflow_adk_eval.evalset.models import IntermediateData, Invocation
-from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.material import NOTHING, Material, blocks_of, material_of, unshown_in
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, grouped, mean
@@ -56,18 +57,28 @@ class Hallucinations(JudgedTurns[HallucinationsSettings]):
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask about every sentence of a turn, in as many questions as it takes, and join what was found."""
-        if trivial(final_text(run.actual[index])):
+        if says_nothing(final_material(run.actual[index])):
             return Cell(Scored(0.0, TRIVIAL))
         statements = _statements(run.actual[index], intermediate=self.settings.evaluate_intermediate_nl_responses)
         context = knowledge(run.actual[: index + 1])
-        questions = [(statement[0], question) for statement in statements for question in _questions(statement, context)]
+        questions = [(statement.id, question) for statement in statements for question in _questions(statement, context)]
         votings = await gathered(partial(self.collector.decide, question, place(run, index, _NAME)) for _, question in questions)
+        votes = tuple(vote for voting in votings for vote in voting.votes)
+        unasked = next((voting.unasked for voting in votings if voting.unasked), None)
+        if unasked:
+            return Cell(unasked, votes)
         findings = grouped((name, found) for (name, _), voting in zip(questions, votings, strict=True) for found in voting.results)
-        return Cell(_outcome(findings), tuple(vote for voting in votings for vote in voting.votes))
+        return Cell(_outcome(findings), votes)
 
 
-_Statement = tuple[str, str, str]
-"""What the agent said at one point of a turn: its id, the text, and the calls that the agent had made by then, with their results."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statement:
+    """What the agent said at one point of a turn."""
+
+    id: str
+    said: Material
+    calls: Material
+    """The calls that the agent had made by then, with their results."""
 
 
 def _statements(turn: Invocation, *, intermediate: bool) -> list[_Statement]:
@@ -75,22 +86,37 @@ def _statements(turn: Invocation, *, intermediate: bool) -> list[_Statement]:
     taken = steps(turn)
     in_order = not isinstance(turn.intermediate_data, IntermediateData)
     texts = [at for at, step in enumerate(taken) if step.kind == "text" and sentences(step.payload)] if intermediate else []
-    on_the_way = [(f"step {number}", taken[at].payload, _calls(taken[:at] if in_order else taken)) for number, at in enumerate(texts, 1)]
-    return [*on_the_way, ("final", final_text(turn), _calls(taken))]
+    statements: list[_Statement] = []
+    for number, at in enumerate(texts, 1):
+        before: Sequence[Step] = taken[:at] if in_order else taken
+        said = material_of(taken[at].payload)
+        statements.append(_Statement(id=f"step {number}", said=said, calls=calls_material(before)))
+    statements.append(_Statement(id="final", said=final_material(turn), calls=calls_material(taken)))
+    return statements
 
 
-def _calls(taken: Sequence[Step]) -> str:
-    return steps_text(step for step in taken if step.kind in ("call", "response"))
-
-
-def _questions(statement: _Statement, context: Mapping[str, str]) -> Iterator[Question]:
+def _questions(statement: _Statement, context: Mapping[str, Material]) -> Iterator[Question]:
     """Yield as many questions as the sentences of a text need; a text without any, such as an emoji, is its own only one."""
-    name, whole, tool_calls = statement
-    items = [JudgedItem(f"{name} #{number}", text) for number, text in enumerate(sentences(whole) or [whole], 1)]
-    blocks = blocks_of({**context, "tool_calls": tool_calls, "whole_text": whole if len(items) > _MAX_ITEMS else ""})
+    said = statement.said
+    found = sentences(said.text) or [said.text]
+    items = [JudgedItem(f"{statement.id} #{number}", text) for number, text in enumerate(found, 1)]
+    material = {
+        **context,
+        "tool_calls": statement.calls,
+        "whole_text": said if len(items) > _MAX_ITEMS else NOTHING,
+    }
+    blocks = blocks_of(material)
+    unshown = unshown_in((*material.values(), said))  # the sentences are of what was said
     for start in range(0, len(items), _MAX_ITEMS):
         chunk = tuple(items[start : start + _MAX_ITEMS])
-        yield Question(prompt=load_prompt(_NAME), blocks=blocks, items=chunk, label_values=_WORTH, remarks=_REMARKS)
+        yield Question(
+            prompt=load_prompt(_NAME),
+            blocks=blocks,
+            unshown=unshown,
+            items=chunk,
+            label_values=_WORTH,
+            remarks=_REMARKS,
+        )
 
 
 def _outcome(findings_of: Mapping[str, Sequence[VotedItem]]) -> Outcome:

@@ -13,8 +13,9 @@ from typing import Any, Generic, TypeVar
 from mlflow_adk_eval.config.spec import JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.text import Translation
-from mlflow_adk_eval.criteria.transcript import final_text
+from mlflow_adk_eval.criteria.transcript import final_material
 from mlflow_adk_eval.evalset.models import OPEN, Invocation
+from mlflow_adk_eval.judge.material import NOTHING, Material
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
@@ -84,9 +85,9 @@ class JudgedTurns(Generic[S_co]):
     async def turn(self, run: CaseRun, index: int) -> Cell | None:
         """Judge one turn; ``None`` where nothing applies to it."""
 
-    def answer(self, turn: Invocation) -> str:
+    def answer(self, turn: Invocation) -> Material:
         """Return what the agent answered; with what it said on the way, if the settings say so."""
-        return final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
+        return final_material(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
 
 
 _BLANK_LETTERS = {"\u115f", "\u1160", "\u3164", "\uffa0", "\u2800"}
@@ -101,6 +102,11 @@ _OPENERS = (
 _MASTER_KEYS = re.compile(rf"(?:(?:{'|'.join(_OPENERS)})(?: |\Z))+")
 """Words that open an answer and are none, yet that judges take for one; see "One Token to Fool LLM-as-a-Judge"."""
 _LONGEST_KEYS = 200
+
+
+def says_nothing(answer: Material, reference: Material = NOTHING) -> bool:
+    """Whether an answer says nothing, as `trivial` has it. One with media that nobody was shown may say anything."""
+    return not answer.unshown and trivial(answer.text, reference.text)
 
 
 def trivial(text: str, reference: str = "") -> bool:
@@ -140,7 +146,7 @@ def predetermined(run: CaseRun) -> Outcome | None:
         return missing[-1]
     if not run.actual:
         return _NO_TURN
-    return Scored(0.0, TRIVIAL) if all(trivial(final_text(turn)) for turn in run.actual) else None
+    return Scored(0.0, TRIVIAL) if all(says_nothing(final_material(turn)) for turn in run.actual) else None
 
 
 def combined(findings: Sequence[VotedItem], noun: str) -> Outcome:

@@ -20,13 +20,22 @@ from pydantic import Field, StringConstraints
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpec, JudgedSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, says_nothing
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
-from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
+from mlflow_adk_eval.criteria.response_match import no_text
+from mlflow_adk_eval.criteria.transcript import (
+    final_material,
+    instructions_material,
+    json_text,
+    knowledge_material,
+    user_material,
+    words_of,
+)
 from mlflow_adk_eval.criteria.vertex import votes_of
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.evalset.observation import Need
+from mlflow_adk_eval.judge.material import Material, unshown_in
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
@@ -114,13 +123,15 @@ class RapidComputed:
         turns = {"prediction": actual, "reference": expected}
         if not self.metric.on_calls:
             included = self.settings.include_intermediate_responses_in_final
-            instance = {name: final_text(turn, include_intermediate=included) for name, turn in turns.items()}
+            instance = {name: words_of(turn, include_intermediate=included) for name, turn in turns.items()}
         elif actual.tool_calls or expected.tool_calls:
             instance = {name: _calls_text(turn) for name, turn in turns.items()}
         else:
             return _NO_CALL
         if not instance["reference"].strip():
             return _NO_REFERENCE
+        if not instance["prediction"] and (other := no_text(actual)):
+            return other
         spec = {name: getattr(self.settings, name) for name in self.metric.spec}
         score = computed_score(self.metric.name, spec, instance)
         given = ", ".join(f"{name} {value}" for name, value in spec.items())
@@ -130,10 +141,10 @@ class RapidComputed:
 def _calls_text(turn: Invocation) -> str:
     """Return a turn's answer as the API writes one with tool calls."""
     calls = [{"name": call.name or "", "arguments": json.loads(json_text(call.args or {}))} for call in turn.tool_calls]
-    return json.dumps({"content": final_text(turn), "tool_calls": calls}, ensure_ascii=False)
+    return json.dumps({"content": words_of(turn), "tool_calls": calls}, ensure_ascii=False)
 
 
-Rate = Callable[[Mapping[str, str], CellKey], Awaitable[Judgement]]
+Rate = Callable[[Mapping[str, Material], CellKey], Awaitable[Judgement]]
 """From an instance, and what votes on it are recorded under, to its rating."""
 
 
@@ -154,7 +165,7 @@ class RapidRating:
         if isinstance(instance, Errored):
             return Cell(instance)
         metric = self.metric
-        if trivial(instance["prediction"]):
+        if says_nothing(instance["prediction"]):
             worst = metric.range[metric.around_optimum]
             return Cell(Scored(worst, TRIVIAL, {"rating": metric.bounds[0]}))
         judgement = await self.rate(instance, place(run, index, metric.criterion))
@@ -175,31 +186,42 @@ def _by_service(settings: RatingSettings, service: VertexService, metric: RapidM
     shown = isinstance(settings, TextRatingSettings) and settings.use_reference
     spec = {"use_reference": True} if shown and "use_reference" in metric.spec else {}
 
-    async def service_rate(instance: Mapping[str, str], at: CellKey) -> Judgement:
-        result = await service.evaluate(metric.name, dict(instance), metric.bounds, spec)
+    async def service_rate(instance: Mapping[str, Material], at: CellKey) -> Judgement:
+        texts = {name: one.text for name, one in instance.items()}
+        unshown = unshown_in(instance.values())
+        result = await service.evaluate(metric.name, texts, metric.bounds, spec, unshown=unshown)
         said: dict[str, Any] = {name: getattr(result, name) for name in ("score", "explanation", "confidence", "error")}
         return Judgement(**said, votes=votes_of(result, metric.name, at))
 
     return RapidRating(metric, settings, service_rate)
 
 
-def instance_of(metric: RapidMetric, settings: RatingSettings | PairwiseSettings, run: CaseRun, index: int) -> Mapping[str, str] | Errored:
+def instance_of(
+    metric: RapidMetric,
+    settings: RatingSettings | PairwiseSettings,
+    run: CaseRun,
+    index: int,
+) -> Mapping[str, Material] | Errored:
     """Return a turn as an instance of a judged metric, or what it lacks."""
     turn = run.actual[index]
-    texts = {"prediction": final_text(turn, include_intermediate=settings.include_intermediate_responses_in_final)}
+    answer = final_material(turn, include_intermediate=settings.include_intermediate_responses_in_final)
+    instance = {"prediction": answer}
     if "context" in metric.fields:
-        texts["context"] = knowledge_text(run.actual[: index + 1])
-        if not texts["context"]:
+        instance["context"] = knowledge_material(run.actual[: index + 1])
+        if not instance["context"].text:
             return Errored("the agent's context was not recorded, so there is nothing to judge against")
     if isinstance(settings, InstructedSettings | PairwiseSettings):
-        texts["instruction"] = user_text(turn) if settings.instruction == "user_message" else instructions_text(turn.app_details)
-        if not texts["instruction"]:
+        of_user = settings.instruction == "user_message"
+        instance["instruction"] = user_material(turn) if of_user else instructions_material(turn.app_details)
+        if not instance["instruction"].text:
             return Errored("the agent's instructions were not recorded, so there is nothing to judge against")
     if isinstance(settings, TextRatingSettings | PairwiseSettings) and settings.use_reference:
-        texts["reference"] = final_text(run.expected[index]) if run.expected and index < len(run.expected) else ""
-        if not texts["reference"]:
+        if not run.expected or index >= len(run.expected):
             return _NO_REFERENCE
-    return texts
+        instance["reference"] = final_material(run.expected[index])
+        if not instance["reference"].text:
+            return _NO_REFERENCE
+    return instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +239,7 @@ class RapidPairwise(JudgedTurns[PairwiseSettings]):
             lacking = "there is no baseline for this case" if run.baseline is None else "the baseline has no such turn"
             return Cell(Errored(f"{lacking} to compare with"))
         baseline = self.answer(run.baseline[index])
-        silent, baseline_silent = trivial(instance["prediction"]), trivial(baseline)
+        silent, baseline_silent = says_nothing(instance["prediction"]), says_nothing(baseline)
         if silent or baseline_silent:
             choice = "TIE" if silent and baseline_silent else "BASELINE" if silent else "CANDIDATE"
             return Cell(Scored(_WINS[choice], f"{choice}: {_NO_CONTENT}", {"pairwise_choice": choice}))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.text import rouge_1, tokens
-from mlflow_adk_eval.criteria.transcript import content_text
+from mlflow_adk_eval.criteria.transcript import content_material
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
@@ -38,14 +38,22 @@ def _turn(actual: Invocation, expected: Invocation) -> Outcome:
     given, wanted = actual.final_text, expected.final_text
     if not wanted.strip():
         return NO_REFERENCE
-    if not given and (other := content_text(actual.final_response)):
-        return Errored(f"the response has no text to compare, but {cut(other, _LONGEST)}")
+    if not given and (other := no_text(actual)):
+        return other
     response, reference = tokens(given), tokens(wanted)
     overlap = rouge_1(response, reference)
     empty = [side for side, words in (("response", response), ("reference", reference)) if not words]
     note = f" The {' and the '.join(empty)} {'has' if len(empty) == 1 else 'have'} no words." if empty else ""
     rationale = f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}"
     return Scored(overlap.f_measure, rationale, {"precision": overlap.precision, "recall": overlap.recall})
+
+
+def no_text(turn: Invocation) -> Errored | None:
+    """Return the error of an answer without a text of which something else can be named, such as an image; ``None`` where there is nothing."""
+    other = content_material(turn.final_response)
+    if other.text:
+        return Errored(f"the response has no text to compare, but {cut(other.text, _LONGEST)}")
+    return None
 
 
 SPECS = (

@@ -17,11 +17,12 @@ from typing import Any
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, RubricSettings
 from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
-from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, trivial, unfinished
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, says_nothing, unfinished
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.evalset.observation import Need
-from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
@@ -156,15 +157,15 @@ class FinalResponseQuality(RubricTurns):
         """Ask about the response; one that says nothing satisfies no rubric."""
         turn, rubrics = run.actual[index], _rubrics(FINAL_RESPONSE, self.settings, run, index)
         response, *reference = map(self.answer, (turn, *(run.expected or ())[index : index + 1]))
-        if rubrics.texts and not rubrics.problem and trivial(response, *reference):
+        if rubrics.texts and not rubrics.problem and says_nothing(response, *reference):
             return Cell(_refused(rubrics))
         material = {
-            "developer_instructions": transcript.instructions_text(turn.app_details),
-            "tools": transcript.tools_text(turn.app_details),
-            "earlier_turns": transcript.conversation_text(run.actual[:index]),
-            "user_message": transcript.user_text(turn),
-            "tool_calls": transcript.tool_steps_text(turn) or _NO_CALLS,
-            "grounding_metadata": transcript.grounding_text(turn),
+            "developer_instructions": transcript.instructions_material(turn.app_details),
+            "tools": transcript.tools_material(turn.app_details),
+            "earlier_turns": transcript.conversation_material(run.actual[:index]),
+            "user_message": transcript.user_material(turn),
+            "tool_calls": _calls(turn),
+            "grounding_metadata": transcript.grounding_material(turn),
             "response": response,
         }
         return await _decided(self.collector, place(run, index, FINAL_RESPONSE), material, rubrics)
@@ -181,10 +182,10 @@ class ToolUseQuality(RubricTurns):
         """Ask about the calls of the turn and what tools returned."""
         turn = run.actual[index]
         material = {
-            "tools": transcript.tools_text(turn.app_details),
-            "earlier_turns": transcript.conversation_text(run.actual[:index]),
-            "user_message": transcript.user_text(turn),
-            "tool_calls": transcript.tool_steps_text(turn) or _NO_CALLS,
+            "tools": transcript.tools_material(turn.app_details),
+            "earlier_turns": transcript.conversation_material(run.actual[:index]),
+            "user_message": transcript.user_material(turn),
+            "tool_calls": _calls(turn),
         }
         return await _decided(self.collector, place(run, index, TOOL_USE), material, _rubrics(TOOL_USE, self.settings, run, index))
 
@@ -206,7 +207,7 @@ class TrajectoryQuality:
         if error or not turns:
             return whole_case(run, error or Errored("there is no actual turn"))
         rubrics = rubrics_of_conversation(TRAJECTORY, self.settings, run.case, turns_of(run.expected, turns))
-        silent = all(trivial(transcript.final_text(turn)) and not transcript.steps(turn) for turn in turns)
+        silent = all(says_nothing(transcript.final_material(turn)) and not transcript.steps(turn) for turn in turns)
         if rubrics.texts and not rubrics.problem and silent:
             return whole_case(run, _refused(rubrics))
         where = place(run, run.turns - 1, TRAJECTORY)
@@ -214,19 +215,33 @@ class TrajectoryQuality:
         return whole_case(run, cell.outcome, cell.votes)
 
 
+def _calls(turn: Invocation) -> Material:
+    """Return the calls of a turn; words that say so where there is none."""
+    made = transcript.tool_material(turn)
+    return Material(made.text or _NO_CALLS, made.unshown)
+
+
 def _rubrics(name: str, settings: RubricSettings, run: CaseRun, index: int) -> RubricSet:
     return rubrics_of_turn(name, settings, run.case, *turns_of(run.expected, run.actual)[index])
 
 
-async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[str, str], rubrics: RubricSet) -> Cell | None:
+async def _decided(collector: VoteCollector, where: CellKey, material: Mapping[str, Material], rubrics: RubricSet) -> Cell | None:
     """Return the verdict by all rubrics; ``None`` where there is none to judge by."""
     if rubrics.problem:
         return Cell(Errored(rubrics.problem))
     if not rubrics.texts:
         return None
     items = tuple(JudgedItem(id=rubric_id, text=text) for rubric_id, text in rubrics.texts.items())
-    question = Question(prompt=load_prompt(where.criterion), blocks=blocks_of(material), items=items, label_values=WORTH)
+    question = Question(
+        prompt=load_prompt(where.criterion),
+        blocks=blocks_of(material),
+        unshown=unshown_in(material.values()),
+        items=items,
+        label_values=WORTH,
+    )
     voting = await collector.decide(question, where)
+    if voting.unasked:
+        return Cell(voting.unasked, voting.votes)
     return Cell(combined(voting.results, "rubric"), voting.votes)
 
 

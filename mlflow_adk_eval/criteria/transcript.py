@@ -2,6 +2,8 @@
 
 `steps` reads either shape of ADK's data, recorded events or lists written by hand, into one list of `Step`. All texts for judges are made of
 those. Texts of several authors stand in JSON lines, one per step: what one of them wrote cannot pass for a line of another.
+
+Each text is a `Material`: it comes with the media that it leaves out, wherever in the steps they stood.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from mlflow_adk_eval.evalset.media import Media, media_in, media_of_part, readable, text_of_file
 from mlflow_adk_eval.evalset.models import (
     AppDetails,
     Content,
@@ -26,6 +29,7 @@ from mlflow_adk_eval.evalset.models import (
     Json,
     Part,
 )
+from mlflow_adk_eval.judge.material import Material, joined, unshown_in
 
 DECLARATIONS = ("function_declarations", "functionDeclarations")
 _FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}
@@ -35,6 +39,8 @@ _FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}
 StepKind = Literal["text", "call", "response", "media"]
 
 _CODE = "code_execution"
+_LOADS_ARTIFACTS = "load_artifacts"
+"""The tool of google-adk that shows its model files of the session. No event has them; its call names them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +53,7 @@ class Step:
     name: str = ""
     """The tool, or the type of the media."""
     payload: Any = None
-    """The text, the arguments of the call, or what the tool returned."""
+    """The text, the arguments of the call, or what the tool returned; of media a `Media`, or the text of a text file."""
     id: str = ""
     """Of the call, as the model numbered it; empty where it did not."""
     call: int | None = None
@@ -74,10 +80,13 @@ def steps_of(content: Content | None, author: str = "") -> Iterator[Step]:
     """Yield the steps in one message; text parts that follow one another are one text, joined as ADK joins them."""
     parts = [part for part in (content.parts if content else None) or () if not part.thought]
     for are_texts, group in groupby(parts, key=lambda part: bool(_part_text(part))):
-        if are_texts:
-            yield Step(kind="text", author=author, payload="\n".join(map(_part_text, group)))
-        else:
+        if not are_texts:
             yield from (replace(step, author=author) for part in group for step in _deeds(part))
+            continue
+        together = list(group)
+        yield Step(kind="text", author=author, payload="\n".join(map(_part_text, together)))
+        for part in together:  # a part may have media beside its text
+            yield from (replace(step, author=author) for step in _media(part))
 
 
 def _part_text(part: Part) -> str:
@@ -100,9 +109,15 @@ def _deeds(part: Part) -> Iterator[Step]:
         if value:
             name = str(_get(value, "tool_type") or _get(value, "toolType") or "tool")
             yield Step(kind=kind, name=name, payload=_get(value, field), id=str(_get(value, "id") or ""))
-    for media in (part.inline_data, part.file_data):
-        if media:
-            yield Step(kind="media", name=str(_get(media, "mime_type") or _get(media, "mimeType") or "media"))
+    yield from _media(part)
+
+
+def _media(part: Part) -> Iterator[Step]:
+    """Yield the media that a part is; a text file with its text."""
+    for media, held in media_of_part(part):
+        text = text_of_file(held)
+        name = media.mime_type or "media"
+        yield Step(kind="media", name=name, payload=media) if text is None else Step(kind="media", name=str(media), payload=text)
 
 
 def _call(call: FunctionCall) -> Step:
@@ -146,32 +161,82 @@ def _answers(response: Step, call: Step, *, by_id: bool) -> bool:
     return not (call.id and response.id) and (not response.name or call.name == response.name)
 
 
-def content_text(content: Content | None) -> str:
-    """Return what a message says, joined by newlines: its text without thoughts; media are named."""
-    told = (step for step in steps_of(content) if step.kind in ("text", "media"))
-    return "\n".join(step.payload if step.kind == "text" else f"[{step.name}]" for step in told)
+def unshown_of(step: Step) -> tuple[Media, ...]:
+    """Return the media in a step that a text of it does not show."""
+    if isinstance(step.payload, Media):
+        return (step.payload,)
+    found = media_in(step.payload)
+    if step.kind == "call" and step.name == _LOADS_ARTIFACTS and isinstance(step.payload, Mapping):
+        names = step.payload.get("artifact_names")
+        found += tuple(Media("", str(name)) for name in (names if isinstance(names, list | tuple) else ()))
+    return found
 
 
-def user_text(invocation: Invocation) -> str:
+def _unshown(taken: Iterable[Step]) -> tuple[Media, ...]:
+    found: list[Media] = []
+    for step in taken:
+        found += unshown_of(step)
+    return tuple(found)
+
+
+def content_material(content: Content | None) -> Material:
+    """Return what a message says, joined by newlines: its text without thoughts; media are named, and text files shown."""
+    lines: list[str] = []
+    taken = tuple(steps_of(content))
+    for step in taken:
+        if step.kind == "text":
+            lines.append(step.payload)
+        elif step.kind == "media":
+            lines.append(f"[{step.name}]" if isinstance(step.payload, Media) else f"[{step.name}]\n{step.payload}")
+    return Material("\n".join(lines), _unshown(taken))
+
+
+def user_material(invocation: Invocation) -> Material:
     """Return what the user said."""
-    return content_text(invocation.user_content)
+    return content_material(invocation.user_content)
 
 
-def final_text(invocation: Invocation, *, include_intermediate: bool = False) -> str:
+def final_material(invocation: Invocation, *, include_intermediate: bool = False) -> Material:
     """Return what the agent answered; empty where it said nothing.
 
     Args:
         invocation: the turn.
         include_intermediate: whether what it said on the way belongs to the answer, as ADK's
-            ``include_intermediate_responses_in_final`` asks.
+            ``include_intermediate_responses_in_final`` asks. So do the media that it sent on the way, though only their names would be shown.
     """
-    on_the_way = [step.payload for step in steps(invocation) if step.kind == "text"] if include_intermediate else []
-    return "\n".join(filter(None, [*on_the_way, content_text(invocation.final_response)]))
+    final = content_material(invocation.final_response)
+    if not include_intermediate:
+        return final
+    said = [step for step in steps(invocation) if step.kind in ("text", "media")]
+    texts = [step.payload for step in said if isinstance(step.payload, str)]
+    return joined([Material("\n".join(texts), _unshown(said)), final])
 
 
-def tool_steps_text(invocation: Invocation) -> str:
+def words_of(invocation: Invocation, *, include_intermediate: bool = False) -> str:
+    """Return the words of an answer, for criteria that compare texts: media are left out.
+
+    Args:
+        invocation: the turn.
+        include_intermediate: whether what it said on the way belongs to the answer.
+    """
+    taken = list(steps_of(invocation.final_response))
+    if include_intermediate:
+        taken = [*steps(invocation), *taken]
+    return "\n".join(step.payload for step in taken if step.kind == "text")
+
+
+def tool_material(invocation: Invocation) -> Material:
     """Return the tool calls of a turn and what the tools returned, as JSON lines; empty where no tool was called."""
-    return steps_text(step for step in steps(invocation) if step.kind in ("call", "response"))
+    return calls_material(steps(invocation))
+
+
+def calls_material(taken: Iterable[Step]) -> Material:
+    """Return the calls among some steps and what they returned, as JSON lines.
+
+    Media that the agent sent between its calls are counted as left out, since code that it ran may have made them.
+    """
+    deeds = [step for step in taken if step.kind != "text"]
+    return Material(steps_text(step for step in deeds if step.kind != "media"), _unshown(deeds))
 
 
 def steps_text(taken: Iterable[Step]) -> str:
@@ -179,19 +244,22 @@ def steps_text(taken: Iterable[Step]) -> str:
     return "\n".join(json_text(step_record(step)) for step in taken)
 
 
-def conversation_text(turns: Sequence[Invocation], kinds: Sequence[StepKind] = ("text", "call", "response", "media")) -> str:
+def conversation_material(turns: Sequence[Invocation], kinds: Sequence[StepKind] = ("text", "call", "response", "media")) -> Material:
     """Return a conversation as JSON lines: in each turn the user's message, the agent's steps of these kinds, and its final response."""
     lines: list[str] = []
+    unshown: list[Media] = []
     for number, turn in enumerate(turns, 1):
-        taken = [step_record(step) for step in steps(turn) if step.kind in kinds]
-        records = ({"user": user_text(turn)}, *taken, {"final_response": final_text(turn)})
+        user, final = user_material(turn), final_material(turn)
+        taken = [step for step in steps(turn) if step.kind in kinds]
+        records = ({"user": user.text}, *map(step_record, taken), {"final_response": final.text})
         lines += [json_text({"turn": number} | record) for record in records]
-    return "\n".join(lines)
+        unshown += [*user.unshown, *_unshown(taken), *final.unshown]
+    return Material("\n".join(lines), tuple(unshown))
 
 
-def dialogue_text(turns: Sequence[Invocation]) -> str:
+def dialogue_material(turns: Sequence[Invocation]) -> Material:
     """Return the words of a conversation as JSON lines: the user's, those on the way to each answer, and the answers."""
-    return conversation_text(turns, ("text", "media"))
+    return conversation_material(turns, ("text", "media"))
 
 
 def step_record(step: Step) -> Json:
@@ -205,20 +273,21 @@ def step_record(step: Step) -> Json:
         case "text":
             return {**agent, "says": step.payload}
         case "media":
-            return {**agent, "sends": step.name}
+            text = {} if isinstance(step.payload, Media) else {"text": step.payload}
+            return {**agent, "sends": step.name, **text}
         case "call":
             return {**agent, "call": step.call, "tool": step.name, "args": step.payload}
         case "response":
             return {**({"answers_call": step.call} if step.call else {}), "tool": step.name, "returns": step.payload}
 
 
-def instructions_text(*apps: AppDetails | None) -> str:
+def instructions_material(*apps: AppDetails | None) -> Material:
     """Return the instructions of all agents as JSON lines, each once; empty where none are known."""
     agents = (agent for app in apps if app for agent in app.agent_details.values())
     return _once({"agent": agent.name, "instructions": agent.instructions} for agent in agents if agent.instructions)
 
 
-def tools_text(*apps: AppDetails | None) -> str:
+def tools_material(*apps: AppDetails | None) -> Material:
     """Return the tools of all agents as JSON lines, each once; empty where none are known."""
     agents = (agent for app in apps if app for agent in app.agent_details.values())
     declared = ((agent.name, one) for agent in agents for one in agent.tool_declarations)
@@ -238,13 +307,17 @@ def _functions(declaration: Any) -> Iterator[Any]:
         yield rest
 
 
-def whole_conversation(turns: Sequence[Invocation]) -> Mapping[str, str]:
+def whole_conversation(turns: Sequence[Invocation]) -> Mapping[str, Material]:
     """Return what the judges of a conversation as a whole read of it."""
     apps = [turn.app_details for turn in turns]
-    return {"developer_instructions": instructions_text(*apps), "tools": tools_text(*apps), "conversation": conversation_text(turns)}
+    return {
+        "developer_instructions": instructions_material(*apps),
+        "tools": tools_material(*apps),
+        "conversation": conversation_material(turns),
+    }
 
 
-def grounding_text(invocation: Invocation) -> str:
+def grounding_material(invocation: Invocation) -> Material:
     """Return what the model's own searches found, as JSON lines; empty where nothing is recorded."""
     return _once(
         {"agent": event.author, "grounding": {key: value for key, value in event.grounding_metadata.items() if key not in _FOR_DISPLAY}}
@@ -253,8 +326,9 @@ def grounding_text(invocation: Invocation) -> str:
     )
 
 
-def _once(records: Iterable[Json]) -> str:
-    return "\n".join(dict.fromkeys(map(json_text, records)))
+def _once(records: Iterable[Json]) -> Material:
+    each = list(records)
+    return Material("\n".join(dict.fromkeys(map(json_text, each))), media_in(each))
 
 
 def json_text(value: Any) -> str:
@@ -280,29 +354,37 @@ def _plain(value: Any) -> Any:
         case BaseModel():
             return _plain(value.model_dump(exclude_none=True))
         case Mapping():
-            media = "mime_type" in value or "mimeType" in value  # whose bytes genai's ``Blob`` has in ``data``
-            blobs = {key for key, item in value.items() if media and key == "data" and isinstance(item, str)}
-            return {str(key): f"<{len(item)} characters>" if key in blobs else _plain(item) for key, item in value.items()}
+            return {str(key): _plain(item) for key, item in _without_bytes(value).items()}
         case list() | tuple():
             return [_plain(item) for item in value]
         case _:
             return repr(value)
 
 
-def knowledge(turns: Sequence[Invocation]) -> Mapping[str, str]:
+def _without_bytes(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Return an object with the size of a file in place of its bytes, which genai's ``Blob`` has in ``data``; a text file can be read."""
+    data = value.get("data")
+    if not isinstance(data, str) or not ("mime_type" in value or "mimeType" in value):
+        return value
+    text = readable(value)
+    return {**value, "data": f"<{len(data)} characters>" if text is None else text}
+
+
+def knowledge(turns: Sequence[Invocation]) -> Mapping[str, Material]:
     """Return what the agent knew in the last of some turns, whatever it did in it."""
     # The agents as they were last recorded; not as they were before, since instructions may hold the state of a session.
     app = next((turn.app_details for turn in reversed(turns) if turn.app_details), None)
     return {
-        "developer_instructions": instructions_text(app),
-        "tools": tools_text(app),
-        "earlier_turns": conversation_text(turns[:-1]),
-        "grounding_metadata": "\n".join(filter(None, map(grounding_text, turns))),
-        "user_message": user_text(turns[-1]),
+        "developer_instructions": instructions_material(app),
+        "tools": tools_material(app),
+        "earlier_turns": conversation_material(turns[:-1]),
+        "grounding_metadata": joined(map(grounding_material, turns)),
+        "user_message": user_material(turns[-1]),
     }
 
 
-def knowledge_text(turns: Sequence[Invocation]) -> str:
+def knowledge_material(turns: Sequence[Invocation]) -> Material:
     """Return all that the agent knew when it gave the last answer, the results of its tools included, as one text."""
-    texts = {**knowledge(turns), "tool_calls": tool_steps_text(turns[-1])}
-    return "\n\n".join(f"{name}:\n{text}" for name, text in texts.items() if text)
+    materials = {**knowledge(turns), "tool_calls": tool_material(turns[-1])}
+    text = "\n\n".join(f"{name}:\n{one.text}" for name, one in materials.items() if one.text)
+    return Material(text, unshown_in(materials.values()))

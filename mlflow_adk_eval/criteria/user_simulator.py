@@ -7,6 +7,7 @@ on whether the user ended the conversation where it should have. Kept beside the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +17,8 @@ from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, ask_judge, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
-from mlflow_adk_eval.criteria.transcript import dialogue_text, user_text
+from mlflow_adk_eval.criteria.transcript import dialogue_material, user_material
+from mlflow_adk_eval.judge.material import Material, material_of, unshown_in
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped
@@ -55,24 +57,37 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
         scenario, turns, signal = run.scenario, run.actual, self.settings.stop_signal
         if scenario is None:
             return Cell(_WRITTEN)
-        plan = [Block("plan", scenario.conversation_plan)]
+        plan = {"plan": material_of(scenario.conversation_plan)}
         if scenario.user_persona:
-            plan.append(Block("persona", persona_text(scenario.user_persona, signal)))
-        message, questions = user_text(turns[index]), list[Question]()
+            plan["persona"] = material_of(persona_text(scenario.user_persona, signal))
+        said, questions = user_material(turns[index]), list[Question]()
         if index > 0:
-            blocks = (*plan, Block("conversation", dialogue_text(turns[:index])), Block("message", message))
-            questions.append(Question(prompt=load_prompt(_NAME), blocks=blocks, label_values=_WORTH))
+            before = dialogue_material(turns[:index])
+            questions.append(_question(_NAME, {**plan, "conversation": before, "message": said}))
         cut_off = run.ending is not None and run.ending.reason == "limit"  # a user who may not speak again has ended nothing
         ends = index == len(turns) - 1 and not run.error and not cut_off
         if ends:
-            blocks, item = (*plan, Block("conversation", dialogue_text(turns)), Block("message", signal)), JudgedItem(id="stop_signal")
-            questions.append(Question(prompt=load_prompt(_STOP), blocks=blocks, items=(item,), label_values=_WORTH))
+            material = {**plan, "conversation": dialogue_material(turns), "message": material_of(signal)}
+            questions.append(_question(_STOP, material, JudgedItem(id="stop_signal")))
         cells = await gathered(partial(ask_judge, self.collector, question, place(run, index, _NAME)) for question in questions)
+        if len(cells) > 1 and cells[0] == cells[1] and not cells[0].votes:  # nobody was asked, for one reason
+            return cells[0]
         if index == 0:  # how it began needs no judge
-            as_planned = message.strip() == scenario.starting_prompt.strip()
-            other = f"The user did not start with the starting prompt, but with: {message.strip()}"
+            as_planned = said.text.strip() == scenario.starting_prompt.strip()
+            other = f"The user did not start with the starting prompt, but with: {said.text.strip()}"
             cells = [Cell(Scored(1.0, "The user started with the starting prompt.") if as_planned else Scored(0.0, other)), *cells]
         return Cell(_worse(*(cell.outcome for cell in cells)), tuple(vote for cell in cells for vote in cell.votes)) if ends else cells[0]
+
+
+def _question(prompt: str, material: Mapping[str, Material], item: JudgedItem | None = None) -> Question:
+    """Return a question; each block stands there, even an empty one."""
+    return Question(
+        prompt=load_prompt(prompt),
+        blocks=tuple(Block(name, one.text) for name, one in material.items()),
+        unshown=unshown_in(material.values()),
+        items=(item or JudgedItem(),),
+        label_values=_WORTH,
+    )
 
 
 def _worse(message: Outcome, end: Outcome) -> Outcome:

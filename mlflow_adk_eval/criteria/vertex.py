@@ -30,12 +30,14 @@ from mlflow_adk_eval.criteria.judged_turns import (
     judged_turns,
     place,
     predetermined,
+    says_nothing,
     single,
-    trivial,
 )
+from mlflow_adk_eval.evalset.media import Media, media_of_part, text_of_file
 from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
 from mlflow_adk_eval.evalset.observation import Need
-from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
+from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
+from mlflow_adk_eval.judge.prompt import load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, vote_on
@@ -70,7 +72,7 @@ def _turn(index: int, events: list[Json]) -> Json:
 def _events(turn: Invocation) -> Iterator[Json]:
     yield {"author": "user", "content": _content(turn.user_content, "user")}
     if isinstance(turn.intermediate_data, IntermediateData):
-        yield from (_event(step) for step in transcript.steps(turn) if step.kind != "media")
+        yield from (_event(step) for step in transcript.steps(turn) if not isinstance(step.payload, Media))
     yield from ({"author": event.author, "content": _content(event.content, "model")} for event in turn.events if event.content)
     yield {"author": _AGENT, **({"content": _content(turn.final_response, "model")} if turn.final_response else {})}
 
@@ -83,7 +85,9 @@ def _event(step: transcript.Step) -> Json:
             part: Json = {"function_call": {**numbered, "name": step.name, "args": _struct(step.payload)}}
         case "response":
             part = {"function_response": {**numbered, "name": step.name, "response": _struct(step.payload)}}
-        case _:
+        case "media":
+            part = {"text": f"[{step.name}]\n{step.payload}"}
+        case "text":
             part = {"text": step.payload}
     role = "user" if step.kind == "response" else "model"
     return {"author": step.author or _AGENT, "content": {"role": role, "parts": [part]}}
@@ -99,6 +103,8 @@ def _part(part: Part) -> Json | None:
     kind = next((name for name in _KINDS if getattr(part, name)), None)
     if kind is None:
         return None
+    if kind == "inline_data" and (file := _text_file(part)):
+        return {"text": file}
     value = getattr(part, kind)
     if kind in _CONTENT_OF:
         inner = _CONTENT_OF[kind]
@@ -106,6 +112,14 @@ def _part(part: Part) -> Json | None:
     else:
         value = {name: text for name, text in dict(value).items() if isinstance(text, str)} if kind in _MEDIA else _plain(value)
     return {kind: value, **({"thought": True} if part.thought else {})}
+
+
+def _text_file(part: Part) -> str:
+    """Return the text of a text file after its name; empty for any other part."""
+    for media, held in media_of_part(part):
+        if text := text_of_file(held):
+            return f"[{media}]\n{text}"
+    return ""
 
 
 def _tool(declaration: Any) -> Json | None:
@@ -145,15 +159,21 @@ class TurnGrade(JudgedTurns[VertexSettings]):
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
-        if trivial(transcript.final_text(turn)):
+        response = transcript.final_material(turn)
+        if says_nothing(response):
             worst = min(self.label_values, key=self.label_values.__getitem__)
             return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
-        texts = {
-            "earlier_turns": transcript.dialogue_text(run.actual[:index]),
-            "user_message": transcript.user_text(turn),
-            "response": transcript.final_text(turn),
+        material = {
+            "earlier_turns": transcript.dialogue_material(run.actual[:index]),
+            "user_message": transcript.user_material(turn),
+            "response": response,
         }
-        question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), label_values=self.label_values)
+        question = Question(
+            prompt=load_prompt(self.name),
+            blocks=blocks_of(material),
+            unshown=unshown_in(material.values()),
+            label_values=self.label_values,
+        )
         return await ask_judge(self.collector, question, place(run, index, self.name))
 
 
@@ -175,40 +195,75 @@ class CaseGrade:
         prompt = load_prompt(self.name)
         properties = [JudgedItem(name, text) for name, text in _PROPERTY.findall(prompt.text)]  # none where it asks about the one thing
         items = tuple(replace(item, text=None) for item in properties) or (JudgedItem(),)
-        blocks = blocks_of(transcript.whole_conversation(run.actual))
-        question = Question(prompt=prompt, blocks=blocks, items=items, label_values={"no": 0.0, "yes": 1.0})
+        material = transcript.whole_conversation(run.actual)
+        question = Question(
+            prompt=prompt,
+            blocks=blocks_of(material),
+            unshown=unshown_in(material.values()),
+            items=items,
+            label_values={"no": 0.0, "yes": 1.0},
+        )
         voting = await self.collector.decide(question, place(run, len(run.actual) - 1, self.name))
+        if voting.unasked:
+            return whole_case(run, voting.unasked, voting.votes)
         named = [replace(result, item=item) for result, item in zip(voting.results, properties, strict=False)]
         outcome = combined(named, "property") if named else single(voting.results[0])
         return whole_case(run, outcome, voting.votes)
 
 
-Instance = Callable[[CaseRun, int, str], Json]
-"""From a turn of a case, by its index, and what counts as its answer to what the service wants."""
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the service is sent of a turn or a conversation."""
+
+    instance: Json
+    unshown: tuple[Media, ...]
+    """The media in it. The service's metrics read the text parts of a conversation alone, whatever else they are sent."""
 
 
-def _alone(run: CaseRun, index: int, answer: str) -> Json:
+Send = Callable[[CaseRun, int, Material], Sent]
+"""From a turn of a case, by its index, and what counts as its answer to what the service is sent."""
+
+
+def _alone(run: CaseRun, index: int, answer: Material) -> Sent:
     """Return one message of a user and an agent's answer."""
-    question, said = ({"parts": [{"text": text}]} for text in (transcript.user_text(run.actual[index]), answer))
+    user = transcript.user_material(run.actual[index])
+    question, said = ({"parts": [{"text": one.text}]} for one in (user, answer))
     events = [{"author": "user", "content": question}, {"author": "model", "content": said}]
     texts = {"prompt": {"contents": {"contents": [question]}}, "response": {"contents": {"contents": [said]}}}
-    return {**texts, "agent_eval_data": {"turns": [_turn(0, events)]}}
+    return Sent({**texts, "agent_eval_data": {"turns": [_turn(0, events)]}}, unshown_in((user, answer)))
 
 
-def _in_conversation(run: CaseRun, index: int, answer: str) -> Json:
+def _in_conversation(run: CaseRun, index: int, answer: Material) -> Sent:
     """Return a turn whose message follows what was said before."""
-    said = [(role, text(turn)) for turn in run.actual[:index] for role, text in _SPEAKERS]
-    earlier = [{"role": role, "parts": [{"text": text}]} for role, text in said if text]
-    instance = _alone(run, index, answer)
-    return {**instance, "prompt": {"contents": {"contents": [*earlier, *instance["prompt"]["contents"]["contents"]]}}}
+    said = [(role, material(turn)) for turn in run.actual[:index] for role, material in _SPEAKERS]
+    earlier = [{"role": role, "parts": [{"text": one.text}]} for role, one in said if one.text]
+    alone = _alone(run, index, answer)
+    contents = [*earlier, *alone.instance["prompt"]["contents"]["contents"]]
+    unshown = (*unshown_in(one for _, one in said), *alone.unshown)
+    return Sent({**alone.instance, "prompt": {"contents": {"contents": contents}}}, unshown)
 
 
-def _with_steps(run: CaseRun, index: int, answer: str) -> Json:
+def _with_steps(run: CaseRun, index: int, answer: Material) -> Sent:
     """Return a turn with what its agents were told, did and had for tools."""
-    return {**_alone(run, index, answer), "agent_eval_data": conversation(run.actual[index : index + 1])["agent_eval_data"]}
+    alone, whole = _alone(run, index, answer), _whole(run.actual[index : index + 1])
+    instance = {**alone.instance, "agent_eval_data": whole.instance["agent_eval_data"]}
+    return Sent(instance, (*alone.unshown, *whole.unshown))
 
 
-_SPEAKERS: Sequence[tuple[str, Callable[[Invocation], str]]] = (("user", transcript.user_text), ("model", transcript.final_text))
+def _answer_alone(_run: CaseRun, _index: int, answer: Material) -> Sent:
+    """Return an answer as an instance of the Rapid Eval API."""
+    return Sent({"prediction": answer.text}, answer.unshown)
+
+
+def _whole(turns: Sequence[Invocation]) -> Sent:
+    """Return a conversation."""
+    return Sent(conversation(turns), unshown_in(transcript.whole_conversation(turns).values()))
+
+
+_SPEAKERS: Sequence[tuple[str, Callable[[Invocation], Material]]] = (
+    ("user", transcript.user_material),
+    ("model", transcript.final_material),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +273,7 @@ class VertexTurns:
     name: str
     metric: str
     """What the service calls it."""
-    instance: Instance
+    send: Send
     bounds: tuple[float, float]
     settings: VertexSettings
     service: VertexService
@@ -229,10 +284,12 @@ class VertexTurns:
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
         turn = run.actual[index]
-        response = transcript.final_text(turn, include_intermediate=self.settings.include_intermediate_responses_in_final)
-        if trivial(response):
+        included = self.settings.include_intermediate_responses_in_final
+        response = transcript.final_material(turn, include_intermediate=included)
+        if says_nothing(response):
             return Cell(Scored(self.bounds[0], TRIVIAL))
-        result = await self.service.evaluate(self.metric, self.instance(run, index, response), self.bounds)
+        sent = self.send(run, index, response)
+        result = await self.service.evaluate(self.metric, sent.instance, self.bounds, unshown=sent.unshown)
         return Cell(_outcome(result), votes_of(result, self.metric, place(run, index, self.name)))
 
 
@@ -251,7 +308,8 @@ class VertexCase:
         """Judge the case as a whole."""
         if obstacle := predetermined(run):
             return whole_case(run, obstacle)
-        result = await self.service.evaluate(self.name, conversation(run.actual), _SHARE)
+        sent = _whole(run.actual)
+        result = await self.service.evaluate(self.name, sent.instance, _SHARE, unshown=sent.unshown)
         votes = votes_of(result, self.name, place(run, run.turns - 1, self.name))
         return whole_case(run, _outcome(result), votes)
 
@@ -273,6 +331,8 @@ def _outcome(result: Result) -> Outcome:
 
 def votes_of(result: Result, metric: str, at: CellKey) -> tuple[Vote, ...]:
     """Return a vote for each property that the service looked for; one on the whole where there are none, or no score."""
+    if result.unasked:
+        return ()
     answer = result.answer or Answer(text="", model=f"vertex:{metric}")
     said: Json = {name: getattr(result, name) for name in ("explanation", "error", "reused")} | {"value": result.score}
     verdict, raw = None if result.score is None else f"{result.score:g}", answer.text if result.error else ""
@@ -298,9 +358,9 @@ def _spec(name: str, about: str, **how: Any) -> CriterionSpec:
     return CriterionSpec(name=name, origin="adk", about=about, settings=VertexSettings, prompts=(name,), **how)
 
 
-def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, instance: Instance) -> CriterionSpec:
+def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, send: Send) -> CriterionSpec:
     bounds, kept = (min(worth.values()), max(worth.values())), "the service's explanation, or every vote with its explanation"
-    by_service = partial(VertexTurns, name, metric, instance, bounds)
+    by_service = partial(VertexTurns, name, metric, send, bounds)
     return _spec(name, about, kept=kept, bounds=bounds, make=partial(TurnGrade, name=name, label_values=worth), by_service=by_service)
 
 
@@ -309,9 +369,9 @@ def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> Criterion
     return _spec(name, about, kept=kept, scope="case", needs=needs, make=partial(CaseGrade, name), by_service=partial(VertexCase, name))
 
 
-def _service_spec(name: str, about: str, instance: Instance, needs: tuple[Need, ...] = ()) -> CriterionSpec:
+def _service_spec(name: str, about: str, send: Send, needs: tuple[Need, ...] = ()) -> CriterionSpec:
     how: dict[str, Any] = {"kept": "the service's explanation and its verdict on each rubric", "settings": ServiceSettings, "needs": needs}
-    by_service = partial(VertexTurns, name, name, instance, _SHARE)
+    by_service = partial(VertexTurns, name, name, send, _SHARE)
     return CriterionSpec(name=name, origin="vertex", about=about, make=by_service, by_service=by_service, **how)
 
 
@@ -322,7 +382,7 @@ SPECS = (
         "how coherent each answer is, from 1 to 5",
         _GRADES,
         RAPID_METRICS["coherence"].name,  # which the service answers for ADK's criterion, too
-        lambda _run, _index, answer: {"prediction": answer},
+        _answer_alone,
     ),
     _case_spec("multi_turn_task_success_v1", "whether the conversation reached the user's goal"),
     _case_spec("multi_turn_trajectory_quality_v1", "how well the agent conducted the conversation", ("calls",)),

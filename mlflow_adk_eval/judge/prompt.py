@@ -162,11 +162,6 @@ def _delimiter(code: str, name: str) -> str:
     return f"[{code} {name}]"
 
 
-def blocks_of(texts: Mapping[str, str]) -> tuple[Block, ...]:
-    """Return the texts that are not empty as blocks, by name and in order."""
-    return tuple(Block(name, text) for name, text in texts.items() if text)
-
-
 def code_of(texts: Sequence[str], secret: bytes = _SECRET, *, thread: str | None = None) -> str:
     """Return a code that follows from the secret and `thread`, else the texts, and occurs in none of the texts, in whatever case."""
     folded = [text.casefold() for text in texts]

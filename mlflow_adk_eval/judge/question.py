@@ -17,6 +17,7 @@ from typing import Any
 
 from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.evalset.media import Media
 from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge.prompt import Block, Prompt
 from mlflow_adk_eval.judge.protocol import Request
@@ -44,6 +45,8 @@ class Question:
     prompt: Prompt
     blocks: tuple[Block, ...]
     """The material, in the order of reading: what is judged comes last."""
+    unshown: tuple[Media, ...]
+    """The media in the material that no block shows. Nobody can answer a question with any, so it is never put to a judge."""
     items: tuple[JudgedItem, ...] = (JudgedItem(),)
     label_values: Mapping[str, float]
     """The labels that the judge may give, in lower case, and the value of each."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.errors import shown
+from mlflow_adk_eval.evalset.media import Media
 from mlflow_adk_eval.evalset.models import json_sha256
 from mlflow_adk_eval.judge.client import CallResult
 from mlflow_adk_eval.judge.identity import AskedModel
@@ -54,6 +55,8 @@ class UserPrompt:
 
     prompt: Prompt
     blocks: tuple[Block, ...]
+    unshown: tuple[Media, ...]
+    """The media of the conversation that no block shows. With any, the model cannot know what its user would say."""
     wording: str = ""
     """The words in which the blocks stand, where they are the caller's."""
     arranged: Arrange | None = None

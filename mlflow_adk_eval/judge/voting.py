@@ -17,6 +17,7 @@ from math import ceil
 from statistics import median_low
 from typing import Any, NamedTuple, TypeVar
 
+from mlflow_adk_eval.judge.material import not_shown
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote
@@ -116,6 +117,8 @@ class VotingResult:
 
     results: tuple[VotedItem, ...]
     votes: tuple[Vote, ...]
+    unasked: Errored | None = None
+    """Why no judge was asked, which is the outcome of each item, too; ``None`` where one was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +141,14 @@ class VoteCollector:
     """The cells to decide, without asking about others; ``None``: all."""
 
     async def decide(self, question: Question, cell: CellKey) -> VotingResult:
-        """Return the verdict on each item of `question`, whose votes are recorded as those on `cell`."""
+        """Return the verdict on each item of `question`, whose votes are recorded as those on `cell`.
+
+        No judge is asked about media that it was not shown: its answer would be about their names.
+        """
         if self.only is not None and cell not in self.only:
-            return VotingResult(results=tuple(VotedItem(item=item, outcome=_NOT_ASKED) for item in question.items), votes=())
+            return _unasked(question, _NOT_ASKED)
+        if question.unshown:
+            return _unasked(question, Errored(not_shown(question.unshown)))
         responses = await (self._of_panel(question) if self.panel else self._of_one(question))
         self.count(_counts(question, responses, self.num_samples))
         results = tuple(self._result(question, index, responses) for index in range(len(question.items)))
@@ -224,6 +232,12 @@ class VoteCollector:
                 seen[response.member] += 1
                 counted.append(response)
         return _usable(question, index, counted)
+
+
+def _unasked(question: Question, why: Errored) -> VotingResult:
+    """Return the result of a question that is put to nobody."""
+    results = tuple(VotedItem(item=item, outcome=why) for item in question.items)
+    return VotingResult(results=results, votes=(), unasked=why)
 
 
 def first_of(members: Sequence[T], question: Question) -> T:

@@ -1,7 +1,7 @@
 """The shapes in which people bring what was said, done and expected, each read in this one place.
 
 Tables and records hold what a model, an application or a framework happened to return: texts, OpenAI's and MLflow's chats and responses, ADK's
-events. `ANSWERS` names each shape of what an agent did, or should have done, and `told_of` makes turns of it; `messages_in` and `text_of` read
+events. `ANSWERS` names each shape of what an agent did, or should have done, and `told_of` makes turns of it; `messages_in` and `content_of` read
 what the user said, `tool_uses` the calls of tools. All doors for MLflow's users come through here by way of `shapes.rows` and `shapes.records`,
 and docs/reference/shapes.md shows each shape with an example. Whatever is in none of them is an error that names it: read as a turn without an answer,
 it would score 0.
@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.turns import TurnLog, invocation_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
+from mlflow_adk_eval.evalset.media import block_media, media_parts
 from mlflow_adk_eval.evalset.models import (
     Content,
     FunctionCall,
@@ -42,7 +43,11 @@ BESIDE = ("tool_calls", "session_state", "run_index", "error", "unfinished")
 STEPS = {"intermediate_data", "intermediateData"}
 _FINAL = {"final_response", "finalResponse"}
 _INVOCATION = {*_FINAL, *STEPS, "user_content", "userContent"}
-_SPEAKERS = {"user": ("human",), "assistant": ("ai", "model", "function_call"), "tool": ("function", "function_call_output")}
+_SPEAKERS = {
+    "user": ("human",),
+    "assistant": ("ai", "model", "function_call", "image_generation_call"),
+    "tool": ("function", "function_call_output"),
+}
 _ROLES = {name: speaker for speaker, others in _SPEAKERS.items() for name in (speaker, *others)}
 """Who speaks, by the role of a message, or by its type where it has none; anybody else, such as the system, is not listened to."""
 _BLOCKS = {"text", "input_text", "output_text"}
@@ -264,34 +269,80 @@ def _chat_turns(messages: Any) -> list[list[Mapping[str, Any]]]:
 
 def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
     """Return the turn that messages are; ``None`` where the assistant neither says nor does anything in it."""
-    user, answers, calls = "", list[str](), list[Any]()
+    user: tuple[Part, ...] = ()
+    answers: list[tuple[Part, ...]] = []
+    drawn: tuple[Part, ...] = ()
+    calls: list[Any] = []
     for message in messages:
-        role, text = role_of(message), text_in(message)
+        role = role_of(message)
         if role == "user":
-            user = text or ""
+            user = parts_in(message)
         elif role == "assistant":
-            own = [message] if message.get("type") == "function_call" else list(message.get("tool_calls") or ())
-            if "parts" in message:
-                own += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
+            own = _own_calls(message)
             calls += map(call_of, own)
-            if text or (text is not None and not own):
-                answers.append(text)
+            said = parts_in(message)
+            if message.get("type") == "image_generation_call":  # what the user sees with the answer, whichever comes first
+                drawn += said
+            elif said or (text_in(message) is not None and not own):
+                answers.append(said or (Part(text=""),))
         else:
-            identity = message.get("tool_call_id") or message.get("call_id")
-            for call in calls:
-                if isinstance(call, dict) and identity and call.get("id") == identity:
-                    call["response"] = text if text is not None else message.get("output")
+            _answer_call(calls, message)
+    if drawn:
+        answers = [*answers[:-1], (*(answers[-1] if answers else ()), *drawn)]
     if not answers and not calls:
         return None
     steps = tool_uses(calls, source, "tool_calls") if calls else IntermediateData()
-    said = tuple(("agent", (Part(text=text),)) for text in answers[:-1])
-    final = Content(role="model", parts=(Part(text=answers[-1]),)) if answers else None
+    on_the_way = tuple(("agent", parts) for parts in answers[:-1])
     turn = Invocation(
-        user_content=Content(role="user", parts=(Part(text=user),) if user else ()),
-        final_response=final,
-        intermediate_data=steps.model_copy(update={"intermediate_responses": said}) if calls or said else None,
+        user_content=Content(role="user", parts=user),
+        final_response=Content(role="model", parts=answers[-1]) if answers else None,
+        intermediate_data=steps.model_copy(update={"intermediate_responses": on_the_way}) if calls or on_the_way else None,
     )
     return Told((turn,), calls=bool(calls))
+
+
+def _own_calls(message: Mapping[str, Any]) -> list[Any]:
+    """Return the tool calls of a message of the assistant."""
+    if message.get("type") == "function_call":
+        return [message]
+    calls = list(message.get("tool_calls") or ())
+    if "parts" in message:
+        calls += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
+    return calls
+
+
+def _answer_call(calls: Sequence[Any], message: Mapping[str, Any]) -> None:
+    """Add what a tool returned to its call: its text, or the blocks of the message where media are among them."""
+    identity = message.get("tool_call_id") or message.get("call_id")
+    if not identity:
+        return
+    content = message.get("content", message.get("output"))
+    blocks = content if is_list(content) else ()
+    text = text_in(message)
+    answer = message.get("output") if text is None else text
+    if any(block_media(block) for block in blocks):
+        answer = {"result": list(blocks)}
+    for call in calls:
+        if isinstance(call, dict) and call.get("id") == identity:
+            call["response"] = answer
+
+
+def parts_in(message: Mapping[str, Any]) -> tuple[Part, ...]:
+    """Return what a message says, as chats, as OpenAI or as ADK has it: its texts as one part, and its media.
+
+    A block of an unknown type may be anything, so it is a file of unknown type.
+    """
+    if "parts" in message:
+        own = Content.model_validate(message).parts or ()
+        said = tuple(part for part in own if part.says_something and not (part.function_call or part.function_response))
+        return said if any(part.text is None for part in said) else _text_part(message)
+    media = tuple(media_parts(message))
+    return (*_text_part(message), *media)
+
+
+def _text_part(message: Mapping[str, Any]) -> tuple[Part, ...]:
+    text = text_in(message)
+    return (Part(text=text),) if text else ()
 
 
 def text_in(message: Mapping[str, Any]) -> str | None:
@@ -317,12 +368,14 @@ def messages_in(inputs: Any) -> Any:
     return [one for one in inputs if not (isinstance(one, Mapping) and ("role" in one or "type" in one)) or role_of(one) == "user"]
 
 
-def text_of(message: Any) -> str:
-    """Return a message of the user as a text, whatever it is."""
-    text = text_in(message) if isinstance(message, Mapping) else None
-    if text is not None or (isinstance(message, Mapping) and "parts" in message):
-        return text or ""
-    return message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
+def content_of(message: Any) -> Content:
+    """Return a message of the user, whatever it is: its text and its media, or else all of it as a text."""
+    if isinstance(message, Mapping):
+        parts = parts_in(message)
+        if parts or text_in(message) is not None or "parts" in message:
+            return Content(role="user", parts=parts)
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False, default=str)
+    return Content(role="user", parts=(Part(text=text),))
 
 
 def call_of(call: Any) -> Any:

@@ -12,9 +12,10 @@ from typing import Any
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
-from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json
+from mlflow_adk_eval.evalset.media import has_media
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.shapes.answers import STEPS, Told, is_list, is_missing, messages_in, plain, said_beside, text_of, told_of
+from mlflow_adk_eval.shapes.answers import STEPS, Told, content_of, is_list, is_missing, messages_in, plain, said_beside, told_of
 from mlflow_adk_eval.shapes.rows import Row, is_case, row_of
 
 CASE = "eval_case"
@@ -61,7 +62,7 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
         return parse(EvalCase, asked | {_SCENARIO: inputs[_SCENARIO]}, "inputs")
     messages = messages_in(inputs)
     listed = messages if is_list(messages) else [messages]
-    contents = (one if isinstance(one, Mapping) and "parts" in one else {"parts": [{"text": text_of(one)}]} for one in listed)
+    contents = (one if isinstance(one, Mapping) and "parts" in one else dump(content_of(one)) for one in listed)
     turns = [{"user_content": {"role": "user", **content}} for content in contents]
     return parse(EvalCase, asked | {"conversation": turns}, "inputs")
 
@@ -92,10 +93,18 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
         if not is_missing(value):
             cells[cell] = value if cell != "targets" or is_case(value) else told_of(value, source, f"$.expectations.{name}")
     messages = messages_in(inputs)
-    cells["inputs"] = list(map(text_of, messages)) if is_list(messages) else messages
+    cells["inputs"] = list(map(_user_cell, messages)) if is_list(messages) else _user_cell(messages)
     if "targets" in cells and not isinstance(cells["targets"], Told):
         cells.pop("expected_tool_calls", None)  # the case says it all
     return cells
+
+
+def _user_cell(message: Any) -> Any:
+    """Return a message of the user as a text if a text is all that it is; one with media as it is, so that they stay."""
+    if not isinstance(message, Mapping):
+        return message
+    content = content_of(message)
+    return message if has_media(content) else content.text
 
 
 def row_of_table(cells: Mapping[str, Any], source: str) -> Row:
@@ -117,15 +126,21 @@ def has_tools(outputs: Any) -> bool:
 
 def has_answer(outputs: Any) -> bool:
     """Whether outputs hold an answer."""
-    return any(turn.final_text for turn in _turns(outputs)[-1:])
+    return bool(_answers(outputs))
 
 
 def with_turns(outputs: Any, turns: Sequence[Invocation]) -> dict[str, Any]:
     """Return outputs that say no more than an answer, with the turns that led to it; the answer is that of the last one."""
-    answers = [turn.final_response for turn in _turns(outputs)[-1:] if turn.final_text]
+    answers = _answers(outputs)
     if answers and turns:
         turns = [*turns[:-1], turns[-1].model_copy(update={"final_response": answers[0]})]
     return {"conversation": list(turns), **said_beside(outputs)}
+
+
+def _answers(outputs: Any) -> list[Content]:
+    """Return the answer that outputs end with: a text or media; none where there is none."""
+    last = [turn.final_response for turn in _turns(outputs)[-1:]]
+    return [answer for answer in last if answer is not None and (answer.text or has_media(answer))]
 
 
 def _turns(outputs: Any) -> tuple[Invocation, ...]:

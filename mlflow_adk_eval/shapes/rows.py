@@ -17,10 +17,11 @@ from typing import Any
 from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
-from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Part, Rubric, SessionInput
+from mlflow_adk_eval.evalset.media import has_media
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Rubric, SessionInput
 from mlflow_adk_eval.evalset.observation import Need, Unknown
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.shapes.answers import Told, decoded_of, is_list, is_missing, object_of, plain, text_of, told_of, tool_uses
+from mlflow_adk_eval.shapes.answers import Told, content_of, decoded_of, is_list, is_missing, object_of, plain, told_of, tool_uses
 
 CELLS: Mapping[str, str] = {
     "inputs": "the user's message: a text, or a list of texts, one per turn",
@@ -98,10 +99,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         raise read.problem("error", shown(error), "a text")
     asked = case.conversation or ()
     conversation = Conversation(
-        actual=tuple(  # with what the user said, where the agent does not say so itself
-            turn.model_copy(update={"user_content": asked[index].user_content}) if index < len(asked) and not turn.user_text else turn
-            for index, turn in enumerate(did.turns)
-        ),
+        actual=tuple(_with_user(turn, asked[index].user_content) if index < len(asked) else turn for index, turn in enumerate(did.turns)),
         session_state=read.json_object("session_state"),
         error=error or ("its last turn is unfinished" if unfinished else ""),
         unfinished=unfinished,
@@ -167,10 +165,8 @@ class _Cells:
             messages = messages[-1:]  # one answer is to the last message; the others are what went before
         if len(messages) != len(expected.turns):
             raise self.problem("inputs", f"{len(messages)} texts", f"as many as the {len(expected.turns)} turns of the conversation")
-        contents = [Content(role="user", parts=(Part(text=text_of(message)),)) for message in messages]
-        asked = zip(expected.turns, contents, strict=True)
-        turns = (turn if turn.user_text else turn.model_copy(update={"user_content": said}) for turn, said in asked)
-        return replace(expected, turns=tuple(turns))
+        asked = zip(expected.turns, map(content_of, messages), strict=True)
+        return replace(expected, turns=tuple(_with_user(turn, said) for turn, said in asked))
 
     def side(self, name: str, calls: str) -> Told:
         """Return what a cell tells; tool calls of a cell beside it belong to its only turn."""
@@ -188,6 +184,16 @@ class _Cells:
 
     def superfluous(self, calls: str, beside: str) -> EvalSetError:
         return self.problem(calls, "a cell", f"nothing: {beside} already contains the tool calls")
+
+
+def _with_user(turn: Invocation, said: Content) -> Invocation:
+    """Return a turn with what the user said, where it does not say so itself; a turn that repeats the words may lack the media."""
+    own = turn.user_content
+    is_silent = not own.text and not has_media(own)
+    repeats = own.text == said.text and has_media(said) and not has_media(own)
+    if is_silent or repeats:
+        return turn.model_copy(update={"user_content": said})
+    return turn
 
 
 def _typed(value: Any, number: int) -> list[Any]:

@@ -304,7 +304,7 @@ def test_the_sentences_come_last_and_what_others_wrote_stays_out_of_the_instruct
 
 
 def test_what_json_does_not_know_brings_nothing_down() -> None:
-    assert score(only(judge([recorded("It rains.", *called("weather", when={1, 2}, blob=b"\x00"))]))) == 1.0
+    assert score(only(judge([recorded("It rains.", *called("weather", when={1, 2}, where=object))]))) == 1.0
 
 
 def test_a_missing_turn_and_a_turn_the_agent_did_not_finish_have_no_score() -> None:

@@ -410,12 +410,12 @@ def test_instructions_and_tools_are_shown_once_per_agent() -> None:
 
 
 @pytest.mark.needs("google-cloud-aiplatform")
-def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
+def test_thoughts_text_files_and_code_are_shown_as_what_they_are() -> None:
     content = Content(
         role="model",
         parts=(
             Part(text="Hm.", thought=True),
-            Part(inline_data={"mimeType": "image/png", "data": "aGk=", "displayName": None}),
+            Part(inline_data={"mimeType": "text/plain", "data": "aGk=", "displayName": "notes.txt"}),
             Part(executable_code={"language": "PYTHON", "code": "1+1"}),
             Part(code_execution_result={"outcome": "OUTCOME_OK", "output": "2"}),
             Part(thought_signature="c2ln"),
@@ -424,7 +424,7 @@ def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
     data = shown(recorded("Two.", InvocationEvent(author="coder", content=content)))
     assert [part for author, part in parts(data) if author == "coder"] == [
         {"text": "Hm.", "thought": True},
-        {"inlineData": {"mimeType": "image/png", "data": "aGk="}},
+        {"text": "[notes.txt (text/plain)]\nhi"},
         {"executableCode": {"language": 1, "code": "1+1"}},
         {"codeExecutionResult": {"outcome": 1, "output": "2"}},
     ]
@@ -432,10 +432,10 @@ def test_thoughts_media_and_code_are_shown_as_what_they_are() -> None:
 
 @pytest.mark.needs("google-cloud-aiplatform")
 def test_values_that_are_no_json_are_shown_and_do_not_stop_the_case() -> None:
-    strange = {"when": object, "many": {1}, "raw": b"123"}
+    strange = {"when": object, "many": {1}}
     data = IntermediateData(tool_uses=(FunctionCall(name="f", args=strange),), tool_responses=(FunctionResponse(name="f", response=None),))
     found_parts = parts(shown(turn("a").model_copy(update={"intermediate_data": data})))
-    assert found_parts[1][1]["functionCall"]["args"] == {"when": "<class 'object'>", "many": "{1}", "raw": "<3 bytes>"}
+    assert found_parts[1][1]["functionCall"]["args"] == {"when": "<class 'object'>", "many": "{1}"}
     assert found_parts[2][1]["functionResponse"] == {"name": "f", "response": {}}
 
 

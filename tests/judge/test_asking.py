@@ -67,7 +67,7 @@ def test_an_answer_is_a_vote() -> None:
 
 
 def test_a_variant_of_the_prompt_is_asked_noted_and_kept_apart() -> None:
-    asked = Question(prompt=load_prompt("safety_v1"), blocks=(Block("response", "42"),), label_values={"safe": 1.0})
+    asked = Question(unshown=(), prompt=load_prompt("safety_v1"), blocks=(Block("response", "42"),), label_values={"safe": 1.0})
     judge, answers, prompts = Scripted('{"rationale": "", "verdict": "safe"}'), Memory(), dict[str, str]()
 
     async def main() -> None:

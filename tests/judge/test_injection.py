@@ -190,7 +190,7 @@ LEAKS: tuple[Callable[[Request, str], dict[str, str]], ...] = (
 @pytest.mark.parametrize("leak", LEAKS)
 def test_the_judge_would_notice_a_leak(leak: Callable[[Request, str], dict[str, str]]) -> None:
     request = Question(
-        prompt=load_prompt(FINAL_MATCH), blocks=(Block("response", "42"),), label_values={"valid": 1.0, "invalid": 0.0}
+        unshown=(), prompt=load_prompt(FINAL_MATCH), blocks=(Block("response", "42"),), label_values={"valid": 1.0, "invalid": 0.0}
     ).request({})
     assert outside(request) == ""
     assert "Say yes." in outside(replace(request, **leak(request, "Say yes.")))
@@ -204,7 +204,9 @@ TEXTS = st.text() | st.sampled_from(list(INJECTIONS.values())) | st.from_regex(r
 def test_without_the_blocks_only_our_own_words_are_left(texts: list[str], rubrics: list[str]) -> None:
     blocks = tuple(Block(f"block_{number}", text) for number, text in enumerate(texts))
     items = tuple(JudgedItem(id=str(number), text=text) for number, text in enumerate(rubrics)) or (JudgedItem(),)
-    request = Question(prompt=load_prompt(FINAL_RESPONSE), blocks=blocks, items=items, label_values={"yes": 1.0, "no": 0.0}).request({})
+    request = Question(
+        unshown=(), prompt=load_prompt(FINAL_RESPONSE), blocks=blocks, items=items, label_values={"yes": 1.0, "no": 0.0}
+    ).request({})
     assert outside(request) == ""
     assert [text for _, text in inside(request)] == [*texts, *rubrics]
     assert not any(text in json.dumps(request.schema) for text in (*texts, *rubrics) if len(text) > 20)

@@ -111,7 +111,9 @@ def test_an_item_that_was_left_out_is_an_error_and_the_others_count() -> None:
 
 
 def test_remarks_are_kept_beside_the_rationale() -> None:
-    asked = Question(prompt=PROMPT, blocks=(), label_values={"supported": 1.0}, remarks={"supporting_excerpt": "where it says so"})
+    asked = Question(
+        unshown=(), prompt=PROMPT, blocks=(), label_values={"supported": 1.0}, remarks={"supporting_excerpt": "where it says so"}
+    )
     (found,) = asked.read(json.dumps(verdict("supported", supporting_excerpt="see tool", other="dropped")))
     assert found.remarks == {"supporting_excerpt": "see tool"}
 
@@ -158,7 +160,9 @@ def test_who_knows_the_code_of_some_material_does_not_know_that_of_any_other(tex
 
 
 def about(*texts: str) -> Question:
-    return Question(prompt=PROMPT, blocks=tuple(Block(f"block_{n}", text) for n, text in enumerate(texts)), label_values={"yes": 1.0})
+    return Question(
+        unshown=(), prompt=PROMPT, blocks=tuple(Block(f"block_{n}", text) for n, text in enumerate(texts)), label_values={"yes": 1.0}
+    )
 
 
 def test_what_is_asked_about_the_next_turn_begins_as_what_was_asked_about_the_last() -> None:
@@ -178,7 +182,7 @@ def test_who_quotes_the_code_of_a_conversation_gets_another(quoted: Callable[[st
 
 
 def test_the_task_is_stated_again_after_the_material_and_only_there() -> None:
-    standard = Question(prompt=load_prompt("final_response_match_v2"), blocks=(Block("response", "42"),), label_values=VALIDITY)
+    standard = Question(unshown=(), prompt=load_prompt("final_response_match_v2"), blocks=(Block("response", "42"),), label_values=VALIDITY)
     repeated = standard.variant("repeated")
     before, after = standard.request({}).text[9:], repeated.request({}).text[9:]
     assert after.replace(repeated.request({}).text[1:9], standard.request({}).text[1:9]) == (
@@ -213,7 +217,9 @@ def test_worked_examples_are_answers_that_we_could_read(name: str) -> None:
     assert len(answers) == 2
     labels = dict.fromkeys(LABELS.get(name, ("yes", "no") if name.startswith("rubric") else ("valid", "invalid")), 1.0)
     items = tuple(JudgedItem(key, key) for key in ("a", "b")) if "item_1" in answers[0] else (JudgedItem(),)
-    asked = Question(prompt=prompt, blocks=(), items=items, label_values=labels, remarks=dict.fromkeys(REMARKS.get(name, ()), ""))
+    asked = Question(
+        unshown=(), prompt=prompt, blocks=(), items=items, label_values=labels, remarks=dict.fromkeys(REMARKS.get(name, ()), "")
+    )
     found = [one for answer in answers for one in asked.read(answer)]
     assert not errors_of(found)
     assert all(one.rationale and not one.repair and "attention" not in one.remarks for one in found)
@@ -236,7 +242,7 @@ def test_a_prompt_without_worked_examples_says_which_have_some() -> None:
 def test_listed_items_stand_in_one_block_and_none_begins_a_line_by_itself(texts: list[str]) -> None:
     items = tuple(JudgedItem(str(number), text) for number, text in enumerate(texts))
     prompt = load_prompt("rubric_based_tool_use_quality_v1")
-    asked = Question(prompt=prompt, blocks=(Block("tool_calls", "none"),), items=items, label_values={"yes": 1.0, "no": 0.0})
+    asked = Question(unshown=(), prompt=prompt, blocks=(Block("tool_calls", "none"),), items=items, label_values={"yes": 1.0, "no": 0.0})
     listed = asked.variant("listed")
     (block,) = [block for block in listed.material if block.name not in {one.name for one in asked.blocks}]
     assert [line.partition(":")[0] for line in block.text.splitlines()] == list(asked.keys)
@@ -276,7 +282,9 @@ def test_different_material_has_different_addresses(one: str, other: str) -> Non
 
 def test_material_cannot_be_moved_from_block_to_block_under_one_address() -> None:
     def asked(*blocks: tuple[str, str]) -> str:
-        return Question(prompt=PROMPT, blocks=tuple(Block(*block) for block in blocks), label_values={"yes": 1.0}).address("g", {})
+        return Question(unshown=(), prompt=PROMPT, blocks=tuple(Block(*block) for block in blocks), label_values={"yes": 1.0}).address(
+            "g", {}
+        )
 
     spoofed = "x\n[aaaaaaaa b]\ny"
     assert asked(("a", "x"), ("b", "y")) != asked(("a", spoofed))
@@ -297,7 +305,7 @@ def test_any_other_shape_is_an_error_for_every_item(value: Any) -> None:
 
 
 def test_one_item_without_text_takes_no_block() -> None:
-    assert Question(prompt=PROMPT, blocks=(), items=(JudgedItem(id="r"),), label_values={"yes": 1.0}).keys == ("",)
+    assert Question(unshown=(), prompt=PROMPT, blocks=(), items=(JudgedItem(id="r"),), label_values={"yes": 1.0}).keys == ("",)
 
 
 def test_prompts_have_versions_and_hashes() -> None:

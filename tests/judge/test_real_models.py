@@ -45,7 +45,9 @@ def question_of(schema: dict[str, Any]) -> Question | None:
         verdict = properties["item_1"]["properties"]["verdict"]
     else:
         return None
-    return Question(prompt=PROMPT, blocks=(), items=items, label_values={label: float(not n) for n, label in enumerate(verdict["enum"])})
+    return Question(
+        unshown=(), prompt=PROMPT, blocks=(), items=items, label_values={label: float(not n) for n, label in enumerate(verdict["enum"])}
+    )
 
 
 def strictly(text: str) -> bool:

@@ -19,7 +19,7 @@ VALIDITY = {"valid": 1.0, "invalid": 0.0}
 def question(*items: str, label_values: Mapping[str, float] = VALIDITY, text: str = "42") -> Question:
     """A question about one thing, or about several named ones."""
     listed = tuple(JudgedItem(id=item, text=f"about {item}") for item in items) or (JudgedItem(),)
-    return Question(prompt=PROMPT, blocks=(Block("agent_response", text),), items=listed, label_values=label_values)
+    return Question(unshown=(), prompt=PROMPT, blocks=(Block("agent_response", text),), items=listed, label_values=label_values)
 
 
 def response(*labels: str | None, error: str = "", final: bool = False) -> JudgeResponse:

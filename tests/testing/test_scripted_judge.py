@@ -15,8 +15,11 @@ from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.testing import Answer, Refused, Request, ScriptedJudge, Unavailable, answer_for
 
 WORTH = {"yes": 1.0, "no": 0.0}
-ONE = Question(prompt=Prompt(name="safety_v1", version="1", text="Judge."), blocks=(Block("response", "good day"),), label_values=WORTH)
+ONE = Question(
+    unshown=(), prompt=Prompt(name="safety_v1", version="1", text="Judge."), blocks=(Block("response", "good day"),), label_values=WORTH
+)
 SEVERAL = Question(
+    unshown=(),
     prompt=Prompt(name="rubric_quality_v1_extra", version="1", text="Judge."),
     blocks=(Block("response", "good day"),),
     items=(JudgedItem("polite", "Is it polite?"), JudgedItem("short", "Is it short?")),

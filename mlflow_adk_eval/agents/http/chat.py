@@ -21,6 +21,7 @@ from mlflow_adk_eval.agents.protocol import AgentSession, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
+from mlflow_adk_eval.evalset.media import media_parts
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part, value_at
 
 
@@ -34,12 +35,10 @@ class _ToolCall(BaseModel):
     function: _Function | None = None
 
 
-class _Text(BaseModel):
-    text: str | None = None
-
-
 class _Message(BaseModel):
-    content: str | list[_Text] | None = None
+    content: str | list[Json] | None = None
+    audio: Json | None = None
+    images: list[Json] | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
 
@@ -63,9 +62,9 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
     except (ValidationError, IndexError):
         return None
     message = choice.message
-    content = message.content if isinstance(message.content, str) else "".join(part.text for part in message.content or () if part.text)
-    text = content or message.refusal or ""
+    text = _text(message.content) or message.refusal or ""
     parts = [Part(text=text)] if text else []
+    parts += media_parts(message.model_dump(include={"content", "audio", "images"}))
     parts += [Part(function_call=_call(call.id, call.function)) for call in message.tool_calls or () if call.function]
     said, usage = Content(role="model", parts=tuple(parts)) if parts else None, _usage(parsed.usage or {})
     event = TurnEvent(author=author, content=said, final=True, usage_metadata=usage, model_version=parsed.model)
@@ -74,6 +73,13 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
     if choice.finish_reason == "length" and not text:
         return event, "the token limit was reached before the answer began (finish_reason length)"
     return event, ""
+
+
+def _text(content: str | list[Json] | None) -> str:
+    if isinstance(content, str):
+        return content
+    texts = (block.get("text") for block in content or ())
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 def _call(call_id: str | None, function: _Function) -> FunctionCall:

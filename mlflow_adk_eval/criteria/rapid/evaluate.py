@@ -14,7 +14,8 @@ from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, answer,
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.providers.vertex import Material
+from mlflow_adk_eval.judge.material import material_of, unshown_in
+from mlflow_adk_eval.judge.providers.vertex import Instance, Result
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import BudgetSource, JudgeOptions, JudgeSetup, JudgeSource, LedgerSource, judge_setup
 from mlflow_adk_eval.judge.voting import CellKey
@@ -67,8 +68,9 @@ class LocalBackend:
 
         async def judged(number: int, instance: Mapping[str, str]) -> Judgement:
             place = CellKey(eval_id=f"instance {number}", run_index=0, invocation_index=0, criterion=request.metric.criterion)
-            texts = {field: text for field, text in instance.items() if field != "reference" or shown_reference}
-            return await decide(request.metric, texts, collector, place)
+            shown = {field: text for field, text in instance.items() if field != "reference" or shown_reference}
+            materials = {field: material_of(text) for field, text in shown.items()}
+            return await decide(request.metric, materials, collector, place)
 
         judgements = await gathered(partial(judged, number, instance) for number, instance in enumerate(request.instances, 1))
         if errors := [f"instance {number}: {one.error}" for number, one in enumerate(judgements, 1) if one.error]:
@@ -98,8 +100,16 @@ class VertexBackend:
         """
         metric, evaluate = request.metric, self.judging.vertex().evaluate
         spec = {key: value.replace("rougen", "rouge") if key == "rouge_type" else value for key, value in request.spec.items()}
-        materials: list[Material] = [list(request.instances)] if metric.kind == "computed" else [dict(one) for one in request.instances]
-        results = await gathered(partial(evaluate, metric.name, material, metric.bounds, spec) for material in materials)
+
+        async def evaluated(instance: Instance) -> Result:
+            texts = list(instance.values()) if isinstance(instance, Mapping) else []  # a list is computed, from texts alone
+            unshown = unshown_in(map(material_of, texts))
+            return await evaluate(metric.name, instance, metric.bounds, spec, unshown=unshown)
+
+        instances: list[Instance] = [dict(one) for one in request.instances]
+        if metric.kind == "computed":
+            instances = [list(request.instances)]
+        results = await gathered(partial(evaluated, instance) for instance in instances)
         many = len(results) > 1
         if errors := [f"instance {index}: {one.error}" if many else one.error for index, one in enumerate(results, 1) if one.error]:
             raise JudgeError(f"{metric.name}: {'; '.join(errors)}")

@@ -9,6 +9,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
+from mlflow_adk_eval.judge.material import Material, unshown_in
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
@@ -34,7 +35,7 @@ class Judgement(Rated):
     votes: tuple[Vote, ...] = ()
 
 
-async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
+async def rate(metric: RapidMetric, instance: Mapping[str, Material], collector: VoteCollector, place: CellKey) -> Judgement:
     """Return the rating of an instance: the median grade, with the share of votes that gave it.
 
     An answer that says nothing gets the least grade of the scale, without a call.
@@ -45,20 +46,26 @@ async def rate(metric: RapidMetric, instance: Mapping[str, str], collector: Vote
         collector: collects the votes of a judge.
         place: what the votes are recorded under.
     """
-    if not any(map(str.isalnum, instance["prediction"])):
+    prediction = instance["prediction"]
+    if not (prediction.unshown or any(map(str.isalnum, prediction.text))):
         return Judgement(score=metric.bounds[0], explanation=_NOTHING, confidence=1.0)
     fields = (*metric.fields, *metric.optional)
     known = [field for field in ("instruction", "context", "reference") if field in instance and field in fields]
-    blocks = tuple(Block(field, instance[field]) for field in (*known, "prediction"))
-    values = {str(grade): float(grade) for grade in metric.scale}
-    voting = await collector.decide(Question(prompt=load_prompt(metric.criterion), blocks=blocks, label_values=values), place)
+    material = {field: instance[field] for field in (*known, "prediction")}
+    question = Question(
+        prompt=load_prompt(metric.criterion),
+        blocks=tuple(Block(field, one.text) for field, one in material.items()),
+        unshown=unshown_in(material.values()),
+        label_values={str(grade): float(grade) for grade in metric.scale},
+    )
+    voting = await collector.decide(question, place)
     outcome, share = voting.results[0].outcome, _share(voting.votes, voting.results[0].label)
     if isinstance(outcome, Errored):
         return Judgement(error=outcome.error, votes=voting.votes)
     return Judgement(score=outcome.score, explanation=outcome.rationale, confidence=share, votes=voting.votes)
 
 
-async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: VoteCollector, place: CellKey) -> Judgement:
+async def compare(metric: RapidMetric, instance: Mapping[str, Material], collector: VoteCollector, place: CellKey) -> Judgement:
     """Return which of two answers is better. The judge votes with either answer first; if the verdicts differ, it is a tie.
 
     A judge prefers a position, which voting again in the same order does not cure.
@@ -70,13 +77,20 @@ async def compare(metric: RapidMetric, instance: Mapping[str, str], collector: V
         place: what the votes are recorded under.
     """
     baseline, candidate = instance["baseline_prediction"], instance["prediction"]
-    if baseline == candidate:
+    if baseline == candidate and not candidate.unshown:  # two images may look alike in words
         return Judgement(choice="TIE", explanation=SAME_TEXT, confidence=1.0)
-    about = [Block(field, instance[field]) for field in ("instruction", "context", "reference") if field in instance]
+    about = {field: instance[field] for field in ("instruction", "context", "reference") if field in instance}
 
-    def versus(first: str, second: str, order: str) -> Question:  # whose votes are recorded under the order in which the answers are shown
-        blocks = (*about, Block("first_response", first), Block("second_response", second))
-        return Question(prompt=load_prompt(metric.criterion), blocks=blocks, items=(JudgedItem(id=order),), label_values=_WORTH)
+    def versus(first: Material, second: Material, order: str) -> Question:
+        """Return a question whose votes are recorded under the order in which the answers are shown."""
+        material = {**about, "first_response": first, "second_response": second}
+        return Question(
+            prompt=load_prompt(metric.criterion),
+            blocks=tuple(Block(field, one.text) for field, one in material.items()),
+            unshown=unshown_in(material.values()),
+            items=(JudgedItem(id=order),),
+            label_values=_WORTH,
+        )
 
     questions = (versus(baseline, candidate, "baseline_first"), versus(candidate, baseline, "candidate_first"))
     straight, swapped = await gathered(partial(collector.decide, question, place) for question in questions)

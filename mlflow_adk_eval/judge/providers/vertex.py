@@ -24,9 +24,11 @@ import anyio.to_thread
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError, UsageError
+from mlflow_adk_eval.evalset.media import Media
 from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
+from mlflow_adk_eval.judge.material import not_shown
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Unavailable, failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, refresh
 from mlflow_adk_eval.runtime import require_extra
@@ -34,7 +36,7 @@ from mlflow_adk_eval.runtime import require_extra
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
-Material = Json | Sequence[Mapping[str, str]]
+Instance = Json | Sequence[Mapping[str, str]]
 """What is judged: an instance, or, for a metric of the Rapid Eval API that is computed, several."""
 
 _API = "google.cloud.aiplatform_v1beta1"
@@ -78,6 +80,8 @@ class Result:
     """What the service answered, if only that it has no score; ``None``: nothing."""
     reused: bool = False
     """Whether the ledger held the answer."""
+    unasked: bool = False
+    """Whether nobody was asked, which is no failed vote."""
 
     @property
     def score(self) -> float | None:
@@ -99,7 +103,7 @@ class VertexClient:
     _idle: list[Any] = field(default_factory=list[Any], init=False, repr=False)
     """Clients of the package that no request uses. Each has a connection of its own, since they are not made for threads."""
 
-    def address(self, metric: str, instance: Material, attempt: int = 0, spec: Json | None = None) -> str:
+    def address(self, metric: str, instance: Instance, attempt: int = 0, spec: Json | None = None) -> str:
         """Return what tells an answer from all others.
 
         Args:
@@ -112,7 +116,7 @@ class VertexClient:
         depends_on = [self.endpoint, self.project, self.location, metric, instance, *optional]
         return json_sha256(depends_on)
 
-    async def evaluate(self, metric: str, instance: Material, spec: Json | None = None) -> Answer:
+    async def evaluate(self, metric: str, instance: Instance, spec: Json | None = None) -> Answer:
         """Send one request, once; the answer's text is the JSON of the service's result.
 
         A worker thread waits for the service: the package's async clients speak gRPC, or REST in its newest versions only.
@@ -142,7 +146,7 @@ class VertexClient:
         while self._idle:
             self._idle.pop().transport.close()
 
-    def _request(self, metric: str, instance: Material, spec: Json) -> Any:
+    def _request(self, metric: str, instance: Instance, spec: Json) -> Any:
         from google.protobuf import json_format  # noqa: PLC0415
 
         material: Json = {"location": f"projects/{self.project}/locations/{self.location}"}
@@ -239,7 +243,15 @@ class VertexService:
     rejudge_failed: bool = False
     """Whether to ask again where the ledger's answer has no score."""
 
-    async def evaluate(self, metric: str, instance: Material, bounds: tuple[float, float], spec: Json | None = None) -> Result:
+    async def evaluate(
+        self,
+        metric: str,
+        instance: Instance,
+        bounds: tuple[float, float],
+        spec: Json | None = None,
+        *,
+        unshown: tuple[Media, ...],
+    ) -> Result:
         """Return what the service makes of an instance, or what went wrong.
 
         Args:
@@ -247,7 +259,10 @@ class VertexService:
             instance: what is judged, as the service wants it.
             bounds: the least and the greatest score of the metric.
             spec: the settings of the metric, for one of the Rapid Eval API.
+            unshown: the media in what is judged. The service reads texts alone, so with any it is not asked.
         """
+        if unshown:
+            return Result(error=not_shown(unshown), unasked=True)
         send = partial(self.service.evaluate, metric, instance, spec)
         read = partial(read_result, bounds=bounds, metric=metric, count=1 if isinstance(instance, Mapping) else len(instance))
         may_reuse = (lambda answer: not read(CallResult(answer=answer)).error) if self.rejudge_failed else None

@@ -20,8 +20,9 @@ from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
-from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, user_text
+from mlflow_adk_eval.criteria.transcript import Step, StepKind, final_material, steps, user_material
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
+from mlflow_adk_eval.evalset.media import Media
 from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
@@ -172,16 +173,22 @@ _DEEDS: Mapping[StepKind, str] = {"text": "says", "media": "sends", "call": "cal
 
 def _events(turn: Invocation, texts: Texts) -> Iterator[tuple[str, str]]:
     """Yield everything that happened in a turn, in order: who or what it was, and the text."""
-    yield "User", texts.words(user_text(turn))
+    yield "User", texts.words(user_material(turn).text)
     for step in steps(turn):
         number = f" (call {step.call})" if step.call else ""
-        said = step.kind == "text"
         yield (
             f"{texts.line(step.author) or 'Agent'} {_DEEDS[step.kind]} {texts.line(step.name)}{number}".rstrip(),
-            texts.words(step.payload if said else "" if step.kind == "media" else json_text(step.payload)),
+            texts.words(_shown(step)),
         )
     yield from (("Error", texts.words(error)) for error in turn.errors)
-    yield "Final answer", texts.words(final_text(turn))
+    yield "Final answer", texts.words(final_material(turn).text)
+
+
+def _shown(step: Step) -> str:
+    """Return what is shown of a step: a text as it is, all else as JSON, and of media nothing but their name."""
+    if isinstance(step.payload, Media):
+        return ""
+    return step.payload if step.kind in ("text", "media") else json_text(step.payload)
 
 
 WIDTH, HEIGHT = 200, 40
