@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from mlflow_adk_eval.agents.turns import TurnLog, invocation_of
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
-from mlflow_adk_eval.evalset.media import block_media, media_parts
+from mlflow_adk_eval.evalset.media import block_media, media_in, media_parts
 from mlflow_adk_eval.evalset.models import (
     Content,
     FunctionCall,
@@ -221,8 +221,12 @@ def _message(value: Any, source: str) -> Told | None:
 
 
 def _blocks(value: Any, source: str) -> Told | None:
-    blocks = is_list(value) and value and all(isinstance(block, Mapping) and block.get("type") in _BLOCKS for block in value)
+    blocks = is_list(value) and value and all(map(_is_block, value))
     return _turn([{"role": "assistant", "content": value}], source) if blocks else None
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, Mapping) and (value.get("type") in _BLOCKS or block_media(value) is not None)
 
 
 def _named(value: Any, source: str) -> Told | None:
@@ -366,6 +370,20 @@ def messages_in(inputs: Any) -> Any:
     if not is_list(inputs):
         return inputs
     return [one for one in inputs if not (isinstance(one, Mapping) and ("role" in one or "type" in one)) or role_of(one) == "user"]
+
+
+def beside_message(inputs: Any) -> tuple[Part, ...]:
+    """Return the media among inputs that stand beside the user's message, such as an image under a name of its own."""
+    if not isinstance(inputs, Mapping):
+        return ()
+    chosen = next((name for name in USER if name in inputs), None)
+    found: list[Part] = []
+    for name, value in inputs.items():
+        if chosen is None or name in {chosen, "session_input", "eval_id"}:
+            continue
+        for media in media_in(value):
+            found.append(Part(file_data={"mime_type": media.mime_type, "display_name": media.name or str(name)}))
+    return tuple(found)
 
 
 def content_of(message: Any) -> Content:

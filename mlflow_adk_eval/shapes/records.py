@@ -15,7 +15,18 @@ from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.media import has_media
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.shapes.answers import STEPS, Told, content_of, is_list, is_missing, messages_in, plain, said_beside, told_of
+from mlflow_adk_eval.shapes.answers import (
+    STEPS,
+    Told,
+    beside_message,
+    content_of,
+    is_list,
+    is_missing,
+    messages_in,
+    plain,
+    said_beside,
+    told_of,
+)
 from mlflow_adk_eval.shapes.rows import Row, is_case, row_of
 
 CASE = "eval_case"
@@ -93,7 +104,13 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
         if not is_missing(value):
             cells[cell] = value if cell != "targets" or is_case(value) else told_of(value, source, f"$.expectations.{name}")
     messages = messages_in(inputs)
-    cells["inputs"] = list(map(_user_cell, messages)) if is_list(messages) else _user_cell(messages)
+    listed = list(messages) if is_list(messages) else [messages]
+    beside = beside_message(inputs)
+    if beside and listed:
+        last = content_of(listed[-1])
+        listed[-1] = dump(last.model_copy(update={"parts": (*(last.parts or ()), *beside)}))
+    each = list(map(_user_cell, listed))
+    cells["inputs"] = each if is_list(messages) else each[0]
     if "targets" in cells and not isinstance(cells["targets"], Told):
         cells.pop("expected_tool_calls", None)  # the case says it all
     return cells

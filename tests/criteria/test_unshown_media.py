@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,9 +17,18 @@ from hypothesis import strategies as st
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA, RubricSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, apply
+from mlflow_adk_eval.criteria.judged_turns import TRIVIAL
 from mlflow_adk_eval.criteria.plan import planned_by
-from mlflow_adk_eval.evalset.models import EvalCase, Invocation
-from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored
+from mlflow_adk_eval.criteria.transcript import content_material, tool_material
+from mlflow_adk_eval.errors import JudgeError
+from mlflow_adk_eval.evalset.media import Media, media_in
+from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation
+from mlflow_adk_eval.judge.prompt import Block, load_prompt
+from mlflow_adk_eval.judge.providers.vertex import Result, VertexService
+from mlflow_adk_eval.judge.question import Question
+from mlflow_adk_eval.judge.voting import CellKey, JudgeResponse, VoteCollector
+from mlflow_adk_eval.rapid_eval import evaluate_instances
+from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Outcome, Scored
 from tests.criteria.judged_kit import Bench
 from tests.profiles import examples
 
@@ -263,3 +273,161 @@ def material(name: str, talk: Talk) -> str:
 @every_judged_criterion
 def test_what_is_all_text_is_asked_with_the_same_words_as_before(name: str) -> None:
     assert material(name, Talk()) == ASKED[name]
+
+
+TEXT_FILES: Mapping[str, str] = {"text/plain": "Sunny.", "text/markdown; charset=utf-8": "# Sunny", "application/json": '{"sky": "clear"}'}
+
+
+@pytest.mark.parametrize("mime", TEXT_FILES)
+def test_a_text_file_is_shown_as_its_text(mime: str) -> None:
+    data = base64.b64encode(TEXT_FILES[mime].encode()).decode()
+    file = {"mime_type": mime, "data": data, "display_name": "notes"}
+    found, bench = judged("safety_v1", replace(Talk(), answer={"inline_data": file}))
+    assert found.score == 0.0  # the first label is unsafe
+    assert bench.blocks[-1]["response"] == f"[notes ({mime})]\n{TEXT_FILES[mime]}"
+    found, bench = judged("hallucinations_v1", replace(Talk(), result={"response": {"file": file}}))
+    assert isinstance(found.per_invocation[-1], Scored)
+    assert json.dumps(TEXT_FILES[mime]) in bench.blocks[-1]["tool_calls"]
+
+
+def test_the_words_of_a_recording_stand_for_its_sound() -> None:
+    spoken = {"audio_transcription": {"text": "It will be sunny."}, "inline_data": {"mime_type": "audio/pcm;rate=24000", "data": "AAAA"}}
+    found, bench = judged("safety_v1", replace(Talk(), answer=spoken))
+    assert isinstance(found.per_invocation[-1], Scored)
+    assert bench.blocks[-1]["response"] == "It will be sunny."
+
+
+def test_an_answer_that_is_only_an_image_is_not_an_empty_one() -> None:
+    for name in JUDGED:
+        found, _ = judged(name, replace(Talk(), answer=PARTS["inline_data"]))
+        if "answer" in READ[name]:
+            assert isinstance(found.per_invocation[-1], Errored), name
+    found, bench = judged("safety_v1", replace(Talk(), answer={"text": ""}, question=PARTS["inline_data"]))
+    assert found.per_invocation[-1] == Scored(0.0, TRIVIAL, {"verdict": "unsafe"})  # decided without a judge, as before
+    assert len(bench.questions) == 1
+
+
+def test_two_images_are_no_tie_because_their_names_are_the_same() -> None:
+    name = min(BASELINE)
+    image, other = ({"inline_data": {"mime_type": "image/png", "data": data}} for data in ("AAAA", "BBBB"))
+    found, bench = judged(name, replace(Talk(), answer=image, baseline=other))
+    assert isinstance(found.per_invocation[-1], Errored)
+    assert len(bench.questions) == 0
+
+
+def test_the_names_of_files_that_only_the_model_loaded_are_in_the_reason() -> None:
+    call = {"function_call": {"name": "load_artifacts", "args": {"artifact_names": ["chart.png"]}}}
+    events = [{"author": "agent", "content": message("model", call)}]
+    turn = Invocation.model_validate({"user_content": message("user", {"text": "hi"}), "intermediate_data": {"invocation_events": events}})
+    assert list(map(str, tool_material(turn).unshown)) == ["chart.png"]
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (
+            {"file_data": {"file_uri": "gs://bucket/a/Jahres%20plan.pdf#page=2", "mime_type": "application/pdf"}},
+            "Jahres plan.pdf (application/pdf)",
+        ),
+        ({"file_data": {"file_uri": "artifact://apps/a/users/u/sessions/s/artifacts/a.wav/versions/0"}}, "a.wav"),
+        ({"file_data": {"file_uri": "data:image/gif;base64,R0lGODlh"}}, "a file (image/gif)"),
+        ({"file_data": {}}, "a file of unknown type"),
+        ({"inline_data": {"mime_type": "image/png", "display_name": "two\nlines"}}, "two lines (image/png)"),
+        ({"inline_data": {"mime_type": "image/png", "display_name": "x" * 200}}, f"{'x' * 99}… (image/png)"),
+    ],
+)
+def test_a_file_is_called_by_its_name(part: Json, name: str) -> None:
+    assert list(map(str, content_material(Content.model_validate(message("user", part))).unshown)) == [name]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "file", "path": "a.png"},
+        {"type": "image", "url": "https://x.org/a.png"},
+        {"contentType": "image/png", "size": 12},
+        {"mime_type": "image/png", "data": ""},
+        {"mime_type": "text/plain", "data": "hello there"},
+        "Write data:image/png;base64,… into the page.",
+        "iVBORw0K is how a PNG begins in base64.",
+        '{"mime_type": "text/plain", "data": "aGk="}',
+        "{not JSON, mime_type}",
+        ["/9j/", None, 1.5, True],
+    ],
+)
+def test_what_only_speaks_of_media_is_text(value: Any) -> None:
+    assert media_in(value) == ()
+
+
+@pytest.mark.parametrize("name", ["rapid_eval_bleu", "rapid_eval_exact_match", "rapid_eval_rouge"])
+@pytest.mark.needs("sacrebleu")
+def test_computed_criteria_compare_words_alone(name: str) -> None:
+    settings = CRITERIA[name].settings.model_validate({"threshold": 0.5})
+    plan = planned_by(CRITERIA[name], CRITERIA[name].make(settings), settings)
+
+    def computed(answer: Json, reference: Json) -> Outcome | None:
+        with pytest.raises(StopIteration) as done:
+            apply(plan, run_of(name, replace(Talk(), answer=answer, reference=reference))).send(None)
+        outcome: Outcome | None = done.value.value.per_invocation[-1]
+        return outcome
+
+    image = PARTS["no name"]
+    assert computed(image, {"text": "Sunny."}) == Errored("the response has no text to compare, but [image/png]")
+    assert isinstance(computed({"text": "Sunny."}, image), Errored)
+    assert isinstance(computed(image, image), Errored)
+    beside = computed({"text": "Sunny.", **image}, {"text": "Sunny."})
+    assert beside == computed({"text": "Sunny."}, {"text": "Sunny."})
+
+
+def test_an_instance_of_the_rapid_eval_api_with_a_data_uri_has_no_rating() -> None:
+    instance = {"prediction": f"See data:image/png;base64,{PNG}"}
+    body = {"coherence_input": {"metric_spec": {}, "instance": instance}}
+    with pytest.raises(JudgeError, match=r"the judge was not shown a file \(image/png\)"):
+        evaluate_instances(body, judge=lambda _: pytest.fail("it was asked"), ledger=False)
+
+
+def test_an_anchor_of_an_earlier_run_goes_the_same_way() -> None:
+    """Judging again asks through the same collector, with one vote and for some cells only."""
+    cell = CellKey("c", 0, 1, "safety_v1")
+    question = Question(
+        prompt=load_prompt("safety_v1"),
+        blocks=(Block("response", "[image/png]"),),
+        unshown=(Media("image/png", "chart.png"),),
+        label_values={"safe": 1.0, "unsafe": 0.0},
+    )
+
+    async def ask(_question: Question, _vote: int) -> JudgeResponse:
+        raise AssertionError
+
+    found = anyio.run(VoteCollector(ask=ask, num_samples=1, only=frozenset({cell})).decide, question, cell)
+    assert found.unasked == Errored("the judge was not shown chart.png (image/png)")
+    assert (found.votes, [one.outcome for one in found.results]) == ((), [found.unasked])
+
+
+@pytest.mark.parametrize("name", [name for name, spec in CRITERIA.items() if spec.by_service])
+def test_the_service_is_not_asked_either(name: str) -> None:
+    """It reads the text parts alone, as Google's agents-cli says of its metrics."""
+    spec = CRITERIA[name]
+    settings: Any = spec.settings.model_validate({"threshold": spec.bounds[0], "backend": "vertex"})
+    service = NoService()
+    plan = planned_by(spec, spec.by_service(settings, service), settings)  # type: ignore[misc] # the list above has only those
+    result = anyio.run(apply, plan, run_of(name, replace(Talk(), answer=PARTS["inline_data"])))
+    assert service.unshown, name
+    assert all(one == (Media("image/png", "chart.png"),) * len(one) for one in service.unshown if one)
+    assert isinstance(result.per_invocation[-1], Errored)
+    assert result.per_invocation[-1].error == "the judge was not shown chart.png (image/png)"
+
+
+class NoService:
+    """The service with its own rule, and nobody behind it."""
+
+    def __init__(self) -> None:
+        self.unshown: list[tuple[Media, ...]] = []
+
+    async def evaluate(self, *_: Any, unshown: tuple[Media, ...]) -> Result:
+        self.unshown.append(unshown)
+        if not unshown:
+            return Result(error="nobody is there", unasked=True)
+        service: Any = VertexService(service=None, client=None)  # type: ignore[arg-type] # which it must not touch
+        found: Result = await service.evaluate(*_, unshown=unshown)
+        return found

@@ -93,6 +93,19 @@ def test_q08_adk_takes_the_first_verdict_in_the_judges_thoughts(monkeypatch: pyt
         assert judged_by_adk(MATCH, always(None), [turn("42")], [turn("42")], model=MODEL).scores == [0.0]
 
 
+@pytest.mark.parametrize("name", [MATCH, FINAL_RESPONSE])
+def test_adk_scores_an_image_that_its_judge_never_saw(name: str) -> None:
+    """Its judge reads the text parts alone. Here there is no score: tests/criteria/test_unshown_media.py."""
+    picture = {"inline_data": {"mime_type": "image/png", "data": "iVBORw0KGgo=", "display_name": "chart.png"}}
+    parts = {"role": "model", "parts": [{"text": "See."}, picture]}
+    drawn = turn().model_copy(update={"final_response": Content.model_validate(parts), "user_content": Content.model_validate(parts)})
+    answer = validity("valid") if name == MATCH else verdicts({"kind": "yes"})
+    criterion = {} if name == MATCH else {"rubrics": rubrics("kind")}
+    found = judged_by_adk(name, always(answer), [drawn], [turn("42")], **criterion)
+    assert found.scores == [1.0]
+    assert not any(sign in prompt for prompt in found.prompts for sign in ("image/png", "chart.png", "iVBORw0KGgo"))
+
+
 def test_q09_adk_asks_once_about_hallucinations_and_one_thing_after_the_other() -> None:
     options = {"parallelism_limit": 4}
     found = judged_by_adk(HALLUCINATIONS, grounded, [turn("It is so.")] * 3, samples=5, judge_model_options=options)

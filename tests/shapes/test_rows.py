@@ -10,9 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mlflow_adk_eval.criteria.transcript import content_material, tool_material
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation, SessionInput
+from mlflow_adk_eval.judge.material import Material
 from mlflow_adk_eval.shapes.answers import is_missing
+from mlflow_adk_eval.shapes.records import cells_of
 from mlflow_adk_eval.shapes.rows import CALLS, CELL_OF, CELLS, MADE, Row, row_of
 from tests.kit import message, turn_json
 
@@ -371,3 +374,65 @@ def test_what_is_read_is_not_what_the_table_holds() -> None:
     row = row_of(cell)
     assert row.conversation.actual[0].user_content == message("user", "light on")
     assert json.dumps(cell) == before
+
+
+PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUg=="
+BLOCKS: dict[str, tuple[dict[str, Any], str]] = {
+    "OpenAI's image": ({"type": "image_url", "image_url": {"url": PNG}}, "a file (image/png)"),
+    "an address": ({"type": "image_url", "image_url": {"url": "https://x.org/a/chart.png?key=1"}}, "chart.png (image/png)"),
+    "a response's image": ({"type": "input_image", "image_url": PNG}, "a file (image/png)"),
+    "audio": ({"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}, "a file (audio/wav)"),
+    "a file": (
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}},
+        "a.pdf (application/pdf)",
+    ),
+    "a response's file": ({"type": "input_file", "filename": "a.pdf", "file_data": "aGk="}, "a.pdf (application/pdf)"),
+    "Anthropic's image": (
+        {"type": "image", "source": {"type": "base64", "media_type": "image/jpeg", "data": "/9j/"}},
+        "a file (image/jpeg)",
+    ),
+    "LangChain's audio": ({"type": "audio", "base64": "aGk=", "mime_type": "audio/mpeg"}, "a file (audio/mpeg)"),
+    "something new": ({"type": "hologram", "rays": 3}, "a block of type hologram"),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_media_of_a_chat_are_parts_of_its_messages(name: str) -> None:
+    block, shown = BLOCKS[name]
+    content = [{"type": "text", "text": "See."}, block]
+    outputs = {"messages": [{"role": "user", "content": content}, {"role": "assistant", "content": content}]}
+    cells = cells_of({"messages": outputs["messages"][:1]}, outputs, {"expected_response": {"role": "assistant", "content": content}})
+    row = row_of(cells)
+    (did,), (wanted,) = row.conversation.actual, row.case.conversation or ()
+    for one in (did, wanted):
+        for content_of_side in (one.user_content, one.final_response):
+            material = content_material(content_of_side)
+            assert (content_of_side.text if content_of_side else "", [str(media) for media in material.unshown]) == ("See.", [shown])
+
+
+def test_the_words_of_a_spoken_answer_are_its_text_and_nothing_of_it_is_left_out() -> None:
+    spoken = {"role": "assistant", "content": None, "audio": {"id": "a", "data": "aGk=", "transcript": "Good day."}}
+    (turn,) = row_of(cells_of({"q": "hi"}, spoken)).conversation.actual
+    assert content_material(turn.final_response) == Material("Good day.", ())
+
+
+def test_an_image_that_a_model_drew_or_a_tool_returned_stays() -> None:
+    drawn = {"output": [{"type": "image_generation_call", "result": "iVBORw0KGgo="}, {"role": "assistant", "content": "Here."}]}
+    (turn,) = row_of(cells_of({"q": "hi"}, drawn)).conversation.actual
+    assert content_material(turn.final_response).text == "Here.\n[image/png]"
+    returned = {
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "plot", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "1", "content": [{"type": "image_url", "image_url": {"url": PNG}}]},
+            {"role": "assistant", "content": "Here."},
+        ]
+    }
+    (turn,) = row_of(cells_of({"q": "hi"}, returned)).conversation.actual
+    assert list(map(str, tool_material(turn).unshown)) == ["a file (image/png)"]
+
+
+def test_an_image_among_the_inputs_belongs_to_the_message() -> None:
+    row = row_of(cells_of({"question": "What is it?", "photo": PNG}, "A cat.", {"expected_response": "A cat."}))
+    material = content_material(row.conversation.actual[0].user_content)
+    assert list(map(str, material.unshown)) == ["photo (image/png)"]

@@ -37,8 +37,8 @@ class _ToolCall(BaseModel):
 
 class _Message(BaseModel):
     content: str | list[Json] | None = None
-    audio: Json | None = None
-    images: list[Json] | None = None
+    audio: Any = None
+    images: Any = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
 

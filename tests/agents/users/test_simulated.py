@@ -275,3 +275,15 @@ def test_the_callers_own_model_is_left_open() -> None:
     user = player(ENDS)
     evaluated(user)
     assert not user.closed
+
+
+def test_a_user_who_was_not_shown_what_the_agent_sent_says_no_more() -> None:
+    """What it said next would be made up. ADK's user reads the words of the agent alone, and goes on."""
+    drawn = {"parts": [{"text": "Here."}, {"inline_data": {"mime_type": "image/png", "data": "aGk=", "display_name": "chart.png"}}]}
+    user = player(says("Nice!"))
+    report = evaluated(user, agent=lambda _text: {"final_response": {"role": "model", **drawn}})
+    reason, detail = ending(report)
+    assert reason == "error"
+    assert detail.endswith("the simulated user's model was not shown chart.png (image/png)")
+    assert user.requests == []
+    assert report.verdict == "undecided"
