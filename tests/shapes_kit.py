@@ -44,8 +44,8 @@ UNKNOWN: list[tuple[Any, str]] = [
     ({"expected": "hello", "other": 1}, "an object with expected, other"),
 ]
 """Values in no known shape, and how errors name them."""
-MEDIA: list[tuple[Any, str]] = [({"parts": [{"inline_data": {"mime_type": "image/png"}}]}, "an object with parts")]
-"""Answers without a text, which a recorded turn may have."""
+IMAGE = {"parts": [{"inline_data": {"mime_type": "image/png", "data": "aGk=", "display_name": "chart.png"}}]}
+"""An answer without a text, which a recorded turn may have."""
 
 
 @cache

@@ -24,7 +24,7 @@ from mlflow_adk_eval.testing import ScriptedJudge
 from mlflow_adk_eval.tracking.dataset_records import Stored
 from mlflow_adk_eval.tracking.dataset_records import case_of as case_of_record
 from tests.integrations.genai import QUIET, genai_store
-from tests.shapes_kit import ASKED, MEDIA, PAGE, QUESTIONS, SAID, UNKNOWN, examples, filled, rouge
+from tests.shapes_kit import ASKED, IMAGE, PAGE, QUESTIONS, SAID, UNKNOWN, examples, filled, rouge
 
 pytestmark = QUIET
 store = genai_store
@@ -109,7 +109,7 @@ def test_what_the_user_said_is_found(shape: str, example: Any) -> None:
     assert asked == [ASKED]
 
 
-@pytest.mark.parametrize(("value", "found"), UNKNOWN + MEDIA, ids=repr)
+@unknown
 @pytest.mark.parametrize("side", ["outputs", "expectations"])
 def test_what_is_in_no_shape_has_no_score_and_costs_no_call(value: Any, found: str, side: str) -> None:
     judge = ScriptedJudge("valid")
@@ -127,6 +127,22 @@ def test_what_is_in_no_shape_has_no_score_and_costs_no_call(value: Any, found: s
     cells = {"predictions": value} if side == "outputs" else {"predictions": SAID, "targets": value}
     with pytest.raises(EvalSetError, match="wanted a text, an Invocation"):
         compared("t", [cells], load_config(CONFIG))
+    assert judge.requests == []
+
+
+@pytest.mark.parametrize("side", ["outputs", "expectations"])
+def test_an_answer_that_is_only_an_image_has_no_score_and_costs_no_call(side: str) -> None:
+    judge = ScriptedJudge("valid")
+    config = {"criteria": {"response_match_score": 0.5, "final_response_match_v2": 0.5}}
+    row = {"inputs": {"query": ASKED}, "outputs": SAID, "expectations": {"expected_response": SAID}}
+    row[side] = IMAGE if side == "outputs" else {"expected_response": IMAGE}
+    reasons: list[str] = []
+    for scorer in scorers.from_config(config, judge=judge, ledger=False):
+        feedback = scorer(**row)
+        assert feedback.value is None
+        reasons.append(feedback.error.error_message)
+    assert "no text to compare" in reasons[0] or "no final response to compare" in reasons[0]
+    assert "the judge was not shown chart.png (image/png)" in reasons[1]
     assert judge.requests == []
 
 
