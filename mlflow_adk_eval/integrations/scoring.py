@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache, partial
@@ -36,7 +36,7 @@ from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, r
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.evaluation import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
-from mlflow_adk_eval.shapes.rows import CALLS, MADE, RESPONSE, Row
+from mlflow_adk_eval.shapes.rows import CELL_OF, Row
 
 NOT_EVALUATED = "NOT_EVALUATED"
 """How a justification begins where there is no score."""
@@ -65,15 +65,12 @@ T = TypeVar("T")
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
 
-_CELL_OF: Mapping[spec.Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
-"""The cell of a row that holds what a criterion needs."""
 
-
-def needed_cells(criterion: str, config: EvalConfig) -> tuple[str, ...]:
-    """Return the cells without which a criterion would judge by what nobody said; none for a metric of the user's own."""
+def needs_of(criterion: str, config: EvalConfig) -> tuple[spec.Need, ...]:
+    """Return what a row may lack and a criterion cannot judge without; nothing for a metric of the user's own."""
     if criterion in (config.custom_metrics or {}):
         return ()
-    return tuple(_CELL_OF[need] for need in spec.CRITERIA[criterion].needs if need in _CELL_OF)
+    return tuple(need for need in spec.CRITERIA[criterion].needs if need in CELL_OF)
 
 
 class RowScoring:
@@ -149,9 +146,9 @@ class RowScoring:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
         if settings is None and criterion not in spec.CRITERIA.informative:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
-        lacking = [name for name in needed_cells(criterion, self.config) if name in row.lacks]
+        lacking = [row.lacks[need] for need in needs_of(criterion, self.config) if need in row.lacks]
         if lacking:
-            return self._error(criterion, settings, f"the row has no {' and no '.join(lacking)}")
+            return self._error(criterion, settings, f"the row has {' and '.join(lacking)}")
         if not isinstance(settings, spec.JudgedSettings | spec.CustomSettings):
             return await self._judged(row, criterion, settings)
         played, digest = row.conversation, hashlib.sha256()  # over what a judgement depends on

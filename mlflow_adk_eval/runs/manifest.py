@@ -127,7 +127,7 @@ def state_problems(evidence: Evidence) -> list[str]:
     tags, params, problems = evidence.tags, evidence.params, list[str]()
     ours = bool(evidence.artifacts) or evidence.manifest is not None or any(key.startswith("adk_eval.") for key in (*tags, *params))
     if not ours:
-        problems.append("the run contains no evaluation: it has neither adk_eval tags nor artifacts")
+        problems.append(_no_evaluation(tags))
     if evidence.lifecycle_stage != "active":
         problems.append(f"the run is {evidence.lifecycle_stage}")
     if evidence.status != "FINISHED":
@@ -154,6 +154,14 @@ def state_problems(evidence: Evidence) -> list[str]:
         inputs = ", ".join(evidence.model_ids) or "none"
         problems.append(f"the run's parameter adk_eval.model_id names the agent version {model_id}, but its model inputs are {inputs}")
     return problems
+
+
+def _no_evaluation(tags: Mapping[str, str]) -> str:
+    """Return that a run contains no evaluation, and which functions log one."""
+    instead = "evaluate with `mlflow-adk-eval run` or mlflow_adk_eval.evaluate, which log evidence, and use that run"
+    if tags.get("mlflow.runType") == "genai_evaluate":
+        return f"the run contains no evaluation: mlflow.genai.evaluate logs scores but no evidence; {instead}"
+    return f"the run contains no evaluation: it has neither adk_eval tags nor artifacts; {instead}"
 
 
 def agent_problems(evidence: Evidence, model_id: str) -> list[str]:

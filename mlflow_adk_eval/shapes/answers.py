@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -54,7 +55,14 @@ def is_missing(value: Any) -> bool:
     >>> is_missing(None), is_missing(float("nan")), is_missing("")
     (True, True, False)
     """
-    return value is None or (isinstance(value, Real) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(value, Real | Decimal) and math.isnan(value)
+
+
+def is_infinite(value: Any) -> bool:
+    """Whether a value is a number without end, which JSON lacks as it lacks NaN."""
+    return isinstance(value, Real | Decimal) and math.isinf(value)
 
 
 def is_list(value: Any) -> bool:
@@ -106,6 +114,8 @@ def decoded_of(value: Any, path: str, wanted: str, source: str) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise EvalSetError(source, [Problem(path, f"a text that is not JSON ({error})", wanted)]) from None
+    except RecursionError:
+        raise EvalSetError(source, [Problem(path, "a text that is nested too deeply", wanted)]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,8 @@ class Told:
     """Whether it is told which tools were called: by an invocation or where any is named. An answer alone says nothing of tools."""
     is_conversation: bool = False
     """Whether they came as a list, with a turn for each message of the user; else they are the answer to the last one."""
+    unreadable: str = ""
+    """Why calls that are told cannot be read, so that `calls` is false; empty where they can, or where none are told."""
 
 
 def told_of(value: Any, source: str, path: str = "$") -> Told:
@@ -141,7 +153,13 @@ def told_of(value: Any, source: str, path: str = "$") -> Told:
         turns = [_one("" if item is None else item, source) for item in value]
     read = [turn for turn in turns if turn is not None]
     if len(read) == len(turns) and (read or value == []):
-        return Told(tuple(turn.turns[0] for turn in read), all(turn.calls for turn in read), is_conversation=one is None)
+        unreadable = next((turn.unreadable for turn in read if turn.unreadable), "")
+        return Told(
+            tuple(turn.turns[0] for turn in read),
+            calls=all(turn.calls for turn in read),
+            is_conversation=one is None,
+            unreadable=unreadable.replace("$", path, 1),
+        )
     if isinstance(value, Mapping) and any(nearest(str(key), _INVOCATION, cutoff=ALMOST_CERTAIN) for key in value):
         invocation_of(value, source)  # which names the field that is misspelt
     found = f"a list of {len(value)}, the first of which is {shown(value[0])}" if is_list(value) and value else shown(value)
@@ -270,9 +288,7 @@ def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
         if role == "user":
             user = text or ""
         elif role == "assistant":
-            own = [message] if message.get("type") == "function_call" else list(message.get("tool_calls") or ())
-            if "parts" in message:
-                own += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
+            own = _calls_in(message)
             calls += map(call_of, own)
             if text or (text is not None and not own):
                 answers.append(text)
@@ -283,7 +299,7 @@ def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
                     call["response"] = text if text is not None else message.get("output")
     if not answers and not calls:
         return None
-    steps = tool_uses(calls, source, "tool_calls") if calls else IntermediateData()
+    steps, unreadable = read_calls(calls, source)
     said = tuple(("agent", (Part(text=text),)) for text in answers[:-1])
     final = Content(role="model", parts=(Part(text=answers[-1]),)) if answers else None
     turn = Invocation(
@@ -291,7 +307,22 @@ def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
         final_response=final,
         intermediate_data=steps.model_copy(update={"intermediate_responses": said}) if calls or said else None,
     )
-    return Told((turn,), calls=bool(calls))
+    return Told((turn,), calls=bool(calls) and not unreadable, unreadable=unreadable)
+
+
+def _calls_in(message: Mapping[str, Any]) -> list[Any]:
+    """Return the tool calls of a message of the assistant, in whatever shape they are."""
+    if message.get("type") == "function_call":
+        return [message]
+    given: Any = message.get("tool_calls")
+    calls: list[Any] = []
+    if is_list(given):
+        calls += given
+    elif not is_missing(given):
+        calls.append(given)  # which `tool_uses` will refuse
+    if "parts" in message:
+        calls += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
+    return calls
 
 
 def text_in(message: Mapping[str, Any]) -> str | None:
@@ -344,7 +375,7 @@ def tool_uses(calls: Sequence[Any], source: str, name: str) -> IntermediateData:
     Args:
         calls: each a `FunctionCall`, an object with ``name``, ``args`` and perhaps ``id`` and ``response``, or as OpenAI has it.
         source: what errors call the row.
-        name: the cell.
+        name: where the calls are.
 
     Raises:
         EvalSetError: if one of them is nothing of the kind.
@@ -363,8 +394,45 @@ def tool_uses(calls: Sequence[Any], source: str, name: str) -> IntermediateData:
             raise EvalSetError(source, [Problem(here, keys, "name, args, response and id")])
         key = "arguments" if call.get("args") is None else "args"
         identity = call.get("id") or f"call_{index + 1}"
-        uses.append(FunctionCall(id=identity, name=call["name"], args=object_of(call.get(key), f"{here}.{key}", "an object", source) or {}))
+        uses.append(FunctionCall(id=identity, name=call["name"], args=arguments_of(call.get(key), f"{here}.{key}", source)))
         if call.get("response") is not None:
             answer = call["response"] if isinstance(call["response"], Mapping) else {"result": call["response"]}
             responses.append(FunctionResponse(id=identity, name=call["name"], response=dict(answer)))
     return IntermediateData(tool_uses=tuple(uses), tool_responses=tuple(responses))
+
+
+def arguments_of(given: Any, path: str, source: str) -> Json:
+    """Return the arguments of a tool call: an object, also as a text of JSON.
+
+    OpenAI-compatible servers write an empty text for a tool without parameters.
+
+    Raises:
+        EvalSetError: if they are anything else.
+
+    >>> arguments_of("", "$.args", "row"), arguments_of('{"room": "hall"}', "$.args", "row")
+    ({}, {'room': 'hall'})
+    """
+    if isinstance(given, str) and not given.strip():
+        return {}
+    return object_of(given, path, "an object", source) or {}
+
+
+def read_calls(calls: Any, source: str, name: str = "tool_calls") -> tuple[IntermediateData, str]:
+    """Return what tool calls say, and why they cannot be read, if so. They then say nothing: not that there were none.
+
+    Args:
+        calls: a list of them, as for `tool_uses`, also as a text of JSON.
+        source: what errors call the row.
+        name: where the calls are.
+    """
+    try:
+        listed = decoded_of(calls, f"$.{name}", _LIST_OF_CALLS, source)
+        if is_list(listed):
+            return tool_uses(listed, source, name), ""
+        problem = Problem(f"$.{name}", shown(listed), _LIST_OF_CALLS)
+    except EvalSetError as error:
+        problem = error.problems[0]
+    return IntermediateData(), str(problem)
+
+
+_LIST_OF_CALLS = 'a list of tool calls: {"name", "args"}'

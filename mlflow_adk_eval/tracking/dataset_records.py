@@ -264,7 +264,10 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
         renamed = {fields[name]: value for name, value in expected.items()}
         case = parse(EvalCase, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
     else:
-        case = row_of({**beside, **_cells(_turns(inputs[names[0]], source), expected, source)}, source).case
+        row = row_of({**beside, **_cells(_turns(inputs[names[0]], source), expected, source)}, source)
+        if row.unreadable:  # as no calls, they would be expectations that nobody has
+            raise _amiss(source, "$.expectations", f"tool calls that cannot be read ({row.unreadable})", "tool calls with name and args")
+        case = row.case
     return EvalCase.model_validate({**_given(case), OTHERS: others}) if others else case
 
 

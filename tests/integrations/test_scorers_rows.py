@@ -9,7 +9,7 @@ import pytest
 from mlflow.entities import SpanStatus, SpanStatusCode, SpanType
 
 from mlflow_adk_eval import scorers
-from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.genai import QUIET, errors_of, feedback_of, genai_store, traces_of, values_of
 from tests.tracking.small import rooms
@@ -39,8 +39,8 @@ def _tracked(store: str) -> None:
 @pytest.mark.parametrize(
     ("outputs", "trajectory", "rouge"),
     [
-        ("the light is on", "the row has no tool_calls", 1.0),
-        ({"response": "the light is on"}, "the row has no tool_calls", 1.0),
+        ("the light is on", "the row has no outputs.tool_calls", 1.0),
+        ({"response": "the light is on"}, "the row has no outputs.tool_calls", 1.0),
         ({"response": "the light is on", "tool_calls": [SWITCH]}, 1.0, 1.0),
         ({"response": "the light is on", "tool_calls": []}, 0.0, 1.0),
         ({"final_response": "the light is on", "intermediate_data": {"tool_uses": [SWITCH]}}, 1.0, 1.0),
@@ -53,8 +53,8 @@ def test_a_row_written_by_hand(outputs: Any, trajectory: Any, rouge: Any) -> Non
 
 def test_a_row_without_expectations_is_an_error_that_says_what_is_missing() -> None:
     assert scored(inputs=QUERY, outputs={"response": "x", "tool_calls": []}, expectations=None) == {
-        TRAJECTORY: "the row has no expected_tool_calls",
-        ROUGE: "the row has no targets",
+        TRAJECTORY: "the row has no expectations.expected_tool_calls",
+        ROUGE: "the row has no expectations.expected_response",
     }
 
 
@@ -162,7 +162,7 @@ def test_a_trace_that_does_not_say_what_was_said_leaves_the_answer_to_the_output
     mlflow.flush_trace_async_logging()
     trace = mlflow.get_trace(root.trace_id)
     found = scored(inputs=QUERY, outputs="the light is on", expectations=EXPECTED, trace=trace)
-    assert found == {TRAJECTORY: "the row has no tool_calls", ROUGE: 1.0}
+    assert found == {TRAJECTORY: "the row has no outputs.tool_calls", ROUGE: 1.0}
     assert root.trace_id in scored(inputs=QUERY, outputs=None, expectations=EXPECTED, trace=trace)[ROUGE]
 
 
@@ -192,12 +192,11 @@ def test_expectations_given_beside_the_traces_of_a_session_count() -> None:
     assert values_of(mlflow.get_trace(turns[0]), result.run_id) == {TRAJECTORY: 0.5, ROUGE: 1.0}
 
 
-def test_rows_without_a_session_are_not_silently_left_out() -> None:
+def test_rows_without_a_session_are_no_pass() -> None:
+    """MLflow takes a result without any score for a pass."""
     made = scorers.from_config({"criteria": {ROUGE: 0.5}}, session_level=True)
-    with pytest.warns(UserWarning, match="response_match_score has scored no session: no trace had a session id") as warned:
-        result = mlflow.genai.evaluate(data=[{"inputs": QUERY, "outputs": "x", "expectations": EXPECTED}], scorers=made)
-    assert result.metrics == {}
-    assert len([one for one in warned if "scored no session" in str(one.message)]) == 1
+    with pytest.raises(UsageError, match="response_match_score has scored no session: no trace had a session id"):
+        mlflow.genai.evaluate(data=[{"inputs": QUERY, "outputs": "x", "expectations": EXPECTED}], scorers=made)
 
 
 def test_passed_is_true_only_with_the_companions_and_false_when_a_judge_is_down() -> None:

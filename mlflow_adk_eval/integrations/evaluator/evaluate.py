@@ -30,7 +30,7 @@ from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetTable
-from mlflow_adk_eval.integrations.scoring import needed_cells
+from mlflow_adk_eval.integrations.scoring import needs_of
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runner.evaluation import Options
@@ -38,7 +38,7 @@ from mlflow_adk_eval.runner.keywords import AgentArgs, TraceLimit, selected
 from mlflow_adk_eval.runs.manifest import FOLDER
 from mlflow_adk_eval.runs.parts import PART_FOLDERS
 from mlflow_adk_eval.shapes.records import cells_of, row_of_table
-from mlflow_adk_eval.shapes.rows import CELLS, Row, row_of
+from mlflow_adk_eval.shapes.rows import CELL_OF, CELLS, Row, row_of
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.agent_versions import find_version
 from mlflow_adk_eval.tracking.bundle import SELF_COMPARISON, TABLE, TABLES
@@ -149,9 +149,12 @@ class ModelAgent:
         try:
             with foreign_code("the model"):
                 output = await anyio.to_thread.run_sync(self._output, case)
-            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
+            row = row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}")
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
             return Conversation(actual=(), error=described(error))
+        if row.unreadable:  # without its calls, the turn would be one in which no tool was called
+            return Conversation(actual=(), error=f"the model's tool calls cannot be read ({row.unreadable})")
+        return row.conversation
 
     def _output(self, case: EvalCase) -> Any:
         """Return the only row of what the model returns."""
@@ -182,13 +185,9 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
         EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
     """
     rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(table, 1)]
-    problems = [  # the cells that criteria need and a row does not have: what nobody said is no evidence
-        Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
-        for row in rows
-        for criterion in config.criteria_of(row.case.eval_id)
-        for cell in needed_cells(criterion, config)
-        if cell in row.lacks
-    ]
+    problems: list[Problem] = []
+    for row in rows:
+        problems += _lacking(row, config)
     if problems:
         raise EvalSetError(name, problems)
     runs: dict[str, list[Row]] = {}
@@ -201,6 +200,19 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
     eval_set = EvalSet(eval_set_id=name, eval_cases=tuple(case_runs[0].case for case_runs in runs.values()))
     ordered = {eval_id: sorted(case_runs, key=lambda row: row.run_index) for eval_id, case_runs in runs.items()}
     return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
+
+
+def _lacking(row: Row, config: EvalConfig) -> Iterable[Problem]:
+    """Yield what criteria need and a row does not say: what nobody said is no evidence, nor are calls that cannot be read."""
+    if row.unreadable:
+        yield Problem(f"case {row.case.eval_id!r}", f"tool calls that cannot be read ({row.unreadable})", "tool calls with name and args")
+        return
+    for criterion in config.criteria_of(row.case.eval_id):
+        for need in needs_of(criterion, config):
+            if need in row.lacks:
+                cell = CELL_OF[need]
+                wanted = f"what {criterion} needs: {CELLS[cell]}"
+                yield Problem(f"case {row.case.eval_id!r}", row.lacks[need], wanted)
 
 
 def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> list[dict[str, Any]]:
