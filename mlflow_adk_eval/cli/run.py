@@ -23,7 +23,7 @@ from cloup import Command, option_group
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
-from mlflow_adk_eval.cli.next_step import after_failure
+from mlflow_adk_eval.cli.next_step import after_failure, after_undecided
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.redact import command
@@ -219,7 +219,9 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
     if report.verdict == "failed":
         return f"{after_failure(run_id, **at)}, or {command('view', **at)}"
     if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
-        return f"run the same command with --resume {run_id}; it evaluates only what is missing"
+        ledger, rejudged = options["ledger"], options["rejudge_failed"]
+        if again := after_undecided(report, ledger=ledger, rejudged=rejudged, resume=f"--resume {run_id}"):
+            return again
     if report.verdict == "undecided":
         from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
 
@@ -314,7 +316,11 @@ def score(
         report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **shared.arguments(options))
     written = {"agent_output": str(aside.path)} if aside.path and (as_json or report.verdict != "passed") else None
     words = [eval_set] if actual is None else [actual, eval_set]
-    then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)  # which logs what was scored, for the gate
+    then = ""
+    if report.verdict == "undecided" and report.judging:
+        then = after_undecided(report, ledger=options["ledger"], rejudged=options["rejudge_failed"])
+    if not then:  # which logs what was scored, for the gate
+        then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)
     show_report(report, detailed=detailed, as_json=as_json, extra=written, then=then)
 
 
