@@ -28,11 +28,16 @@ def explain_command(run_id: str, *, eval_id: str | None, tracking_uri: str | Non
     from mlflow_adk_eval.gating.named_runs import run_id_of  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415
     from mlflow_adk_eval.report.explanation import case_explained, causes_json  # noqa: PLC0415
+    from mlflow_adk_eval.runs.manifest import part_of  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import readable_run  # noqa: PLC0415
 
     with store_at(tracking_uri) as store:
         run = readable_run(store.evidence(run_id_of(run_id, store)), "explained")
-    report, head = run.report, {"run_id": run.evidence.run_id, "verdict": run.report.verdict, "problems": list(run.problems)}
+    report = run.report
+    head: dict[str, Any] = {"run_id": run.evidence.run_id, "verdict": report.verdict}
+    if part := part_of(run.evidence.params):
+        head["covers_only"] = part
+    head["problems"] = list(run.problems)
     found = {"case_runs": case_explained(report, eval_id) if eval_id else dict(Counter(report.verdicts))}
     _show(head | found | ({} if eval_id else {"causes": causes_json(report)}), as_json=as_json)
 

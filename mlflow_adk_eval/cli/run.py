@@ -231,6 +231,8 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
         return f"{command('report', run_id, **at)}, for what is missing and why"
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence
+    if report.eval_set.picked_from and options["policy"] is None:  # which may pin just these cases
+        return "run the whole eval set; the gate does not decide on a part of it"
     gate, first = command("gate", run_id, **at), Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
     policy_file = options["policy"] or (first if first.is_dir() else first.parent) / "gate.yaml"  # where `init` writes it
     if not policy_file.is_file():

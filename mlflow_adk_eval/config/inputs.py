@@ -72,7 +72,7 @@ class EvalFile:
         if set(eval_ids) == set(self.eval_set.eval_ids):
             return self
         left_out = set(self.eval_set.eval_ids).difference(eval_ids)
-        return replace(self, eval_set=evalsets.select(self.eval_set, eval_ids), config=self.config.without(left_out))
+        return replace(self, eval_set=evalsets.picked(self.eval_set, eval_ids), config=self.config.without(left_out))
 
 
 def read_file(named: str | Path | evalsets.File, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:

@@ -28,7 +28,7 @@ from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
-from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests
+from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests, tests_in
 from mlflow_adk_eval.evalset.models import (
     Content,
     EvalCase,
@@ -330,14 +330,15 @@ def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None
     """
     file = open_file(path) if isinstance(path, str | Path) else path
     if isinstance(file, ConformanceFolder):
-        return eval_set_of(Path(file.path), file.selected)
+        every = len(tests_in(Path(file.path))) if file.selected else 0
+        return eval_set_of(Path(file.path), file.selected).as_picked_from(every)
     session = None if initial_session is None else parse(InitialSession, read_text(Path(initial_session)), str(initial_session))
     if isinstance(file, RowFiles):
         eval_set = file.cases().eval_set()
         refuse_session(session, str(file.path))
     else:
         eval_set = parse_eval_set(file.read(), str(file.path), stem=stem_of(Path(file.path)), session=session)
-    return select(eval_set, file.selected) if file.selected else eval_set
+    return picked(eval_set, file.selected) if file.selected else eval_set
 
 
 def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
@@ -382,6 +383,16 @@ def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
     return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
 
 
+def picked(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
+    """Return the set with only the cases that the user named, which remembers of how many.
+
+    Raises:
+        UsageError: naming the ids that the set does not hold.
+    """
+    whole = eval_set.picked_from or len(eval_set.eval_cases)
+    return select(eval_set, eval_ids).as_picked_from(whole)
+
+
 def test_files(folder: Path) -> list[Path]:
     """Return the ``*.test.json`` files of a folder and all below it, sorted.
 
@@ -417,4 +428,5 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
         ids[file] = [case.eval_id for case in renamed]
     if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
         raise UsageError(f"the cases in {', '.join(file for file, _ in listed)} have the same names; rename the files or the eval ids")
-    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids
+    whole = sum(part.picked_from or len(part.eval_cases) for _, part in listed)
+    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)).as_picked_from(whole), ids

@@ -389,6 +389,9 @@ class CasesElsewhere(LazySequence[EvalCase]):
         return ""
 
 
+_PICKED_FROM = "_picked_from"
+
+
 class EvalSet(Model):
     """Conversations to evaluate an agent on, with the expected turns."""
 
@@ -403,6 +406,21 @@ class EvalSet(Model):
         """The ids of all cases, in order."""
         cases: Any = self.eval_cases
         return cases.eval_ids if isinstance(cases, CasesElsewhere) else tuple(case.eval_id for case in cases)
+
+    @property
+    def picked_from(self) -> int:
+        """How many cases there are of which these were picked by name; 0 where the set is whole."""
+        # No field: it says how a set came about, and neither files nor digests know it.
+        found: int = vars(self).get(_PICKED_FROM, 0)
+        return found
+
+    def as_picked_from(self, count: int) -> EvalSet:
+        """Return the set as one whose cases were picked from so many; itself where these are all."""
+        if count <= len(self.eval_cases):
+            return self
+        picked = self.model_copy()
+        vars(picked)[_PICKED_FROM] = count
+        return picked
 
     @field_serializer("eval_cases", mode="wrap")
     def _read(self, eval_cases: Any, write: SerializerFunctionWrapHandler) -> Any:

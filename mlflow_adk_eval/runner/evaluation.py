@@ -343,8 +343,11 @@ class Evaluation:
         return cases
 
     def _notes(self) -> Iterator[str]:
-        """Say where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
+        """Say that cases were picked, where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
         recording, eval_set = self.recording, self.eval_set
+        if eval_set.picked_from:
+            share = f"{len(eval_set.eval_cases)} of {counted(eval_set.picked_from, 'case')}"
+            yield f"{share} of the eval set, picked by name: {listed(eval_set.eval_ids, _MAX_NAMED)}"
         if extra := sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []:
             yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {listed(extra, _MAX_NAMED)}"
         if changed := changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []:

@@ -26,6 +26,8 @@ from mlflow_adk_eval.text import few
 
 FAILED_OF = "adk_eval.failed_of"
 """The parameter of a run that has only the cases that did not pass in an earlier one: the id of that one."""
+PICKED = "adk_eval.picked"
+"""The parameter of a run that has only cases which were picked by name: how many of how many."""
 AGENT_MODELS = "adk_eval.agent.models"
 """The parameter that lists the models that the agent names, separated by `` | ``."""
 UNTIL_DECIDED = "adk_eval.until_decided"
@@ -50,6 +52,18 @@ def key_of_criterion(criterion: str) -> str:
         return criterion
     mark = hashlib.sha256(criterion.encode("utf-8", "replace")).hexdigest()[:8]
     return f"{plain.strip('. ')[:_LONGEST]}_{mark}"
+
+
+def part_of(params: Mapping[str, str]) -> str:
+    """Return which part of its eval set a run covers; empty where it covers all of it.
+
+    >>> part_of({PICKED: "1 of 4"}), part_of({})
+    ('1 of 4 cases of the eval set, picked by name', '')
+    """
+    if whole := params.get(FAILED_OF):
+        return f"the cases that did not pass in run {whole}"
+    share = params.get(PICKED)
+    return f"{share} cases of the eval set, picked by name" if share else ""
 
 
 def prompt_keys(criterion: str) -> list[str]:

@@ -297,6 +297,7 @@ def bundle_of(
         params={
             "adk_eval.num_runs": str(report.num_runs),
             "adk_eval.turns": str(parts.turns),
+            **({manifests.PICKED: picked_share(report.eval_set)} if report.eval_set.picked_from else {}),
             **({manifests.UNTIL_DECIDED: str(report.until_decided)} if report.until_decided else {}),
             "adk_eval.traces": extent,
             "adk_eval.trace_count": str(len(records)),
@@ -319,6 +320,11 @@ def bundle_of(
         status=SELF_COMPARISON if itself else "complete",
         series={"case_pass_rate_by_run": tuple(map(manifests.rounded_metric, rates))} if rates else {},
     )
+
+
+def picked_share(eval_set: EvalSet) -> str:
+    """Return how many cases were picked of how many: ``1 of 4``."""
+    return f"{len(eval_set.eval_cases)} of {eval_set.picked_from}"
 
 
 def quality_criteria(config: EvalConfig) -> dict[str, str]:

@@ -192,11 +192,20 @@ def unevaluated(report: Report) -> list[str]:
     return problems
 
 
-def evaluated(report: Report, waived: int = 0) -> str:
-    """Return what was evaluated; `waived`: how many waivers left something out."""
+def evaluated(report: Report, waived: int = 0, part: str = "") -> str:
+    """Return what was evaluated.
+
+    Args:
+        report: the report.
+        waived: how many waivers left something out.
+        part: which part of the eval set it covers; empty: all of it.
+    """
     count = len(_deciding(report))
     criteria = "1 criterion" if count == 1 else f"{count} criteria"
-    left_out = f"except for {'1 waiver' if waived == 1 else f'{waived} waivers'}" if waived else "nothing left out"
+    left_out = f"only {part}" if part else "nothing left out"
+    if waived:
+        exception = f"except for {'1 waiver' if waived == 1 else f'{waived} waivers'}"
+        left_out = f"{left_out}, {exception}" if part else exception
     scope = f"; the run has {report.until_decided}" if report.until_decided else ""
     return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}{scope}"
 

@@ -41,7 +41,7 @@ from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
-from mlflow_adk_eval.runs.manifest import FAILED_OF
+from mlflow_adk_eval.runs.manifest import part_of
 from mlflow_adk_eval.runs.replays import replays_of
 from mlflow_adk_eval.text import counted, few
 
@@ -116,7 +116,11 @@ def decide(
     elif problems or missing or "undecided" in verdicts:
         verdict = "undecided"
     if verdict == "passed":
-        reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy, trust), *_reasons(checks, "passed")]
+        reasons = [
+            evaluated(report, len(waived.waived), part_of(run.evidence.params)),
+            *_pins_met(policy, trust),
+            *_reasons(checks, "passed"),
+        ]
     else:
         # What these checks lack is among `missing` already, in more words.
         repeated = {*rules.uncompared, *(check for check in thresholds if check.verdict == "undecided" and not left)}
@@ -149,8 +153,8 @@ def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
 
 def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
-    if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
-        yield f"the run covers only the cases that did not pass in run {whole}, so it is not evidence for the whole eval set"
+    if (part := part_of(run.evidence.params)) and not (policy.eval_set and policy.eval_set.digest):
+        yield f"the run covers only {part}, so it is not evidence for the whole eval set"
     tagged = zip(run.eval_set.eval_ids, run.tags, strict=True)
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
