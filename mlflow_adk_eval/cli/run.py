@@ -218,17 +218,8 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
     at, run_id = {"tracking_uri": options["tracking_uri"]}, report.run_id or ""
     if report.verdict == "failed":
         return f"{after_failure(run_id, **at)}, or {command('view', **at)}"
-    if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
-        ledger, rejudged = options["ledger"], options["rejudge_failed"]
-        if again := after_undecided(report, ledger=ledger, rejudged=rejudged, resume=f"--resume {run_id}"):
-            return again
     if report.verdict == "undecided":
-        from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
-
-        if any("api key" in cause.text.lower() for cause in causes_of(report).found):
-            key = "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file"
-            return f"{key}; then run the same command"
-        return f"{command('report', run_id, **at)}, for what is missing and why"
+        return _how_to_decide(report, options)
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence
     if report.eval_set.picked_from and options["policy"] is None:  # which may pin just these cases
@@ -249,6 +240,22 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
         return gate  # the policy is for another config, or for the versions of a model that nobody has named
     words = ["--policy", str(policy_file), *(["--model", model] if model and source and not source.model else [])]
     return f"{gate} {shlex.join(words)}" if model == register_as else command("register", run_id, model, **at)  # which may not exist yet
+
+
+def _how_to_decide(report: Report, options: dict[str, Any]) -> str:
+    """Return what to run after an undecided evaluation: what gets the missing scores, else what says why they are missing."""
+    from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
+
+    run_id, ledger = report.run_id or "", options["ledger"]
+    if report.judging and ledger != "off":
+        rejudged = options["rejudge_failed"]
+        again = after_undecided(report, ledger=ledger, rejudged=rejudged, resume=f"--resume {run_id}")
+        if again:
+            return again
+    if any("api key" in cause.text.lower() for cause in causes_of(report).found):
+        key = "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file"
+        return f"{key}; then run the same command"
+    return f"{command('report', run_id, tracking_uri=options['tracking_uri'])}, for what is missing and why"
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:
