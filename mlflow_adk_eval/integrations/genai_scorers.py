@@ -305,7 +305,7 @@ class CriterionScorer(_RowScorer):
                 aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
                 is_session_level_scorer=of_sessions,
                 timeout=self.timeout,
-                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}({arguments})",
+                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}.run({arguments})",
                 call_signature="(*, session, expectations=None)"
                 if of_sessions
                 else "(*, inputs=None, outputs=None, expectations=None, trace=None)",
