@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
-from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents, Json, Model
+from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents, Model
 
 Expectation = Literal["reference", "expected_response", "expected_calls", "expected_state", "scenario", "rubrics", "baseline"]
 """What a case says beforehand.
@@ -137,6 +137,10 @@ def reason(conversation: Observed, turn: int, need: Need) -> str:
     for entry in conversation.unknown:
         if entry.what == need and entry.turn in (None, turn):
             return str(entry)
+    if need == "call_results":
+        of_calls = reason(conversation, turn, "calls")
+        if of_calls:
+            return of_calls  # and so is what they returned
     of_turn = _OF_TURNS.get(need)
     if of_turn is not None:
         return of_turn(conversation.actual[turn]) if turn < len(conversation.actual) else ""
@@ -174,6 +178,24 @@ def observed(conversation: Observed, turn: int) -> Mapping[Observation, Sight]:
     return sights
 
 
+SILENT = "silent"
+"""How `blind_spots` calls a turn in which the agent did nothing."""
+
+
+def blind_spots(conversation: Observed, turn: int) -> list[str]:
+    """Return the names of all that is unknown of a turn, and ``silent`` where the agent did nothing in it.
+
+    >>> from types import SimpleNamespace
+    >>> said = Invocation.model_validate({"user_content": {}, "final_response": {"parts": [{"text": "hello"}]}, "duration": 1})
+    >>> blind_spots(SimpleNamespace(actual=[said], session_state={}, inner_calls=None, unknown=()), 0)
+    ['usage', 'model_calls', 'model_errors']
+    """
+    names: list[str] = [need for need in NAMES if reason(conversation, turn, need)]
+    if turn < len(conversation.actual) and is_void(conversation.actual[turn]):
+        names.append(SILENT)
+    return names
+
+
 def is_void(invocation: Invocation) -> bool:
     """Whether nothing came of a turn that anybody could notice: no text but thoughts, no media and no call.
 
@@ -192,6 +214,10 @@ def _call_results(invocation: Invocation) -> str:
     if isinstance(data, IntermediateData) and data.tool_uses and not data.tool_responses:
         return "the recording has calls without what they returned"
     return ""
+
+
+def _documents(invocation: Invocation) -> str:
+    return "" if isinstance(invocation.intermediate_data, InvocationEvents) else "no events were recorded"
 
 
 def _usage(invocation: Invocation) -> str:
@@ -227,6 +253,7 @@ def _state(conversation: Observed, _: int) -> str:
 
 _OF_TURNS: Mapping[Need, Callable[[Invocation], str]] = {
     "call_results": _call_results,
+    "documents": _documents,
     "usage": _usage,
     "model_calls": _model_calls,
     "model_errors": _model_errors,
@@ -236,8 +263,3 @@ _OF_CONVERSATIONS: Mapping[Need, Callable[[Observed, int], str]] = {"inner_calls
 """What shows by itself that something is unknown."""
 SHOWN_BY_ITSELF = frozenset(_OF_TURNS) | frozenset(_OF_CONVERSATIONS)
 """The needs that may be unknown although the source does not say so."""
-
-
-def dumped(unknown: Iterable[Unknown]) -> list[Json]:
-    """Return entries as JSON."""
-    return [entry.model_dump(exclude_none=True) for entry in unknown]
