@@ -272,7 +272,7 @@ class CriterionSpec:
     @property
     def worst_of_nothing(self) -> float | None:
         """The only score that a turn may have in which the agent did nothing; ``None``: any, since it is not the answer that counts."""
-        return None if {"state", "scenario"}.intersection(self.needs) else self.worst
+        return None if {"state", "scenario", "baseline"}.intersection(self.needs) else self.worst
 
 
 class CriterionRegistry(Mapping[str, CriterionSpec]):
