@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -18,8 +20,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+import jiter
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_mean, json_path, nearest, shown
 
@@ -134,17 +137,108 @@ def without_mark(text: bytes, source: str, *, error: type[InputError] = EvalSetE
     return text.removeprefix(_UTF8_MARK)
 
 
+class RepeatedKeyError(ValueError):
+    """JSON in which a key stands twice in one object. Which of its values counts would be a guess."""
+
+    def __init__(self, places: Sequence[Steps]) -> None:
+        """Take the steps to each such key."""
+        self.places = places
+        super().__init__(f"the key at {json_path('$', places[0])} stands twice in one object")
+
+    def problems(self, at: str = "$") -> list[Problem]:
+        """Return a problem for each such key; `at` is the JSON path of the value."""
+        return [_twice(at, steps) for steps in self.places]
+
+
+def from_json(text: bytes | str) -> Any:
+    """Return the JSON value in `text`.
+
+    jiter is the parser that pydantic has inside. Only the package of its own can be asked to find repeated keys, which
+    costs a tenth of the time of parsing; any search in Python would cost as much as the parsing.
+
+    Raises:
+        RepeatedKeyError: if a key stands twice in one object.
+        ValueError: if it is no JSON.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    try:
+        return jiter.from_json(data, catch_duplicate_keys=True)
+    except ValueError:
+        jiter.from_json(data)  # raises if there is anything else wrong
+        raise RepeatedKeyError([*_repeated_keys(_as_pairs(data), ())]) from None
+
+
+def from_lenient_json(text: str) -> Any:
+    """Return the JSON value in a text from a table or a model, where halves of surrogate pairs are read, too.
+
+    Raises:
+        RepeatedKeyError: if a key stands twice in one object.
+        ValueError: if it is no JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unambiguous)
+    except RepeatedKeyError:
+        raise RepeatedKeyError([*_repeated_keys(_as_pairs(text), ())]) from None
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise RepeatedKeyError([("",)])
+    return content
+
+
 def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) -> Any:
     """Return the JSON value in `text`.
 
     Raises:
-        InputError: of the given kind, if it is no JSON.
+        InputError: of the given kind, if it is no JSON, or a key stands twice in one object.
     """
     try:
         return from_json(text)
+    except RepeatedKeyError as repeats:
+        raise error(source, repeats.problems()) from None
     except ValueError as problem:
         found = f"text that is not JSON ({problem})" if text.strip() else "an empty text"
         raise error(source, [Problem("$", found, "JSON")]) from None
+
+
+def _twice(at: str, steps: Steps) -> Problem:
+    return Problem(json_path(at, steps), "a key that stands twice in this object", "each key once")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON as it was written, with the keys that stand twice."""
+
+
+def _as_pairs(text: bytes | str) -> Any:
+    # Numbers stay texts, since Python refuses to read very long ones.
+    return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, strict=False)
+
+
+def _repeated_keys(value: Any, steps: Steps) -> Iterator[Steps]:
+    """Yield the steps to each key that stands twice in its object, once for each such key."""
+    if isinstance(value, _Pairs):
+        counts = Counter(key for key, _ in value)
+        yield from ((*steps, key) for key, count in counts.items() if count > 1)
+    children = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in children:
+        yield from _repeated_keys(item, (*steps, step))
+
+
+def repeated_yaml_keys(node: Any, steps: Steps = ()) -> Iterator[Problem]:
+    """Yield the keys that stand twice in one mapping of a composed document of PyYAML.
+
+    A key that is a mapping itself has no path, and PyYAML refuses it. A merge (``<<``) may stand several times.
+    """
+    if node.id == "sequence":
+        for index, item in enumerate(node.value):
+            yield from repeated_yaml_keys(item, (*steps, index))
+    elif node.id == "mapping":
+        names = [(key.tag, key.value) for key, _ in node.value if key.id == "scalar" and not key.tag.endswith(":merge")]
+        yield from (_twice("$", (*steps, name)) for (_, name), count in Counter(names).items() if count > 1)
+        for key, item in node.value:
+            yield from repeated_yaml_keys(item, (*steps, str(key.value)))
 
 
 def parse(

@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from pydantic.alias_generators import to_snake
-from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, nearest
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json
-from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, NO_FILE, decode, members, parse, without_mark
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, NO_FILE, RepeatedKeyError, decode, from_json, members, parse, without_mark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,8 +199,11 @@ def lines_of(file: RowFile, prefix: str, *, headed: bool) -> Iterator[Row]:
         if headed and index == 0:
             continue
         at = f"{prefix}line {number}: $"
+        value: Any
         try:
-            value: Any = from_json(line)
+            value = from_json(line)
+        except RepeatedKeyError as repeats:
+            value = repeats.problems(at)[0]
         except ValueError as error:
             broken += 1
             hopeless = broken == index + 1 == _HOPELESS
@@ -315,6 +317,8 @@ def _decoded(row: Json, at: str) -> Json | Problem:
         if name in _OF_OBJECTS and isinstance(item, str | bytes):
             try:
                 value[name] = from_json(item)
+            except RepeatedKeyError as repeats:
+                return repeats.problems(f"{at}.{name}")[0]
             except ValueError as error:
                 return Problem(f"{at}.{name}", f"text that is not JSON ({error})", "JSON text, or a struct")
         elif item is not None:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple, cast
 
-from pydantic_core import from_json
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
@@ -29,7 +28,7 @@ from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
 from mlflow_adk_eval.evalset.observation import NAMES, SILENT, Need
-from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
+from mlflow_adk_eval.evalset.parse import decode, from_json, no_collection, parse
 from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world
 from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.report import Report
