@@ -242,18 +242,30 @@ def repeated_yaml_keys(node: Any, steps: Steps = ()) -> Iterator[Problem]:
 
 
 def parse(
-    kind: type[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$", strict: bool = False
+    kind: type[T],
+    text: bytes | Any,
+    source: str,
+    *,
+    error: type[InputError] = EvalSetError,
+    at: str = "$",
+    strict: bool = False,
+    mending: bool = False,
 ) -> T:
     """Return `text` (JSON bytes, or a decoded value) as a value of `kind`.
 
     Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen. A file
     without any is read in one go. With some, what was wrong at the first attempt counts too, since one alternative of a
-    union would swallow the other as unknown fields. `strict`: no unknown field is kept.
+    union would swallow the other as unknown fields. `strict`: no unknown field is kept. `mending`: neither is a field that
+    nothing reads where it is an error.
 
     Raises:
         InputError: of the given kind, with every problem of the input.
     """
     adapter: TypeAdapter[T] = _adapter(kind)
+
+    def refusing(key: UnknownKey) -> bool:
+        return strict or (key.amiss and not (mending and key.belongs))
+
     with no_collection():
         value = decode(text, source, error=error) if isinstance(text, bytes) else text
         try:
@@ -267,9 +279,9 @@ def parse(
             parsed = None
             details += refusal.errors(include_url=False)
         places = {steps[:-1] for detail in refused if (steps := place(kind, detail["loc"], value))}
-        if parsed is not None and not details and not any(strict or key.amiss for key in unknown_keys_at(kind, value, places)):
+        if parsed is not None and not details and not any(refusing(key) for key in unknown_keys_at(kind, value, places)):
             return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long
-        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if strict or key.amiss], at=at)
+        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if refusing(key)], at=at)
         if found or parsed is None:
             raise error(source, found or [Problem(at, details[0]["msg"], "a value that fits")])
         return parsed
@@ -288,9 +300,7 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     problems: dict[tuple[Steps, str], Problem] = {}
     meant: dict[Steps, set[str]] = {}
     for key in unknown:
-        hint = f"Did you mean {key.meant!r}?" if key.meant else ""
-        expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a known key of this object"
-        problems[key.steps, ""] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
+        problems[key.steps, ""] = key.problem(at)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
         steps = place(kind, detail["loc"], value)
@@ -394,11 +404,23 @@ class UnknownKey:
     """What it contradicts in its object; empty where it is just unknown."""
     refused: bool = False
     """Whether its object may have no unknown keys."""
+    belongs: str = ""
+    """The place of what it says, which nothing reads here; empty where it has none."""
 
     @property
     def amiss(self) -> bool:
         """Whether it is an error, and not just something to carry along."""
-        return bool(self.meant or self.clash or self.refused)
+        return bool(self.meant or self.clash or self.refused or self.belongs)
+
+    def problem(self, at: str) -> Problem:
+        """Return it as a problem; `at` is the JSON path of the value in which it stands."""
+        path = json_path(at, self.steps)
+        if self.belongs:
+            note = f"a place that is read, or the name '_{self.steps[-1]}' if it is a note"
+            return Problem(path, "a key that nothing reads here", note, f"Did you mean {self.belongs}?")
+        expected = f"one of {', '.join(self.known)}" if len(self.known) <= _MAX_NAMED else "a known key of this object"
+        hint = f"Did you mean {self.meant!r}?" if self.meant else ""
+        return Problem(path, self.clash or "an unknown key", expected, hint)
 
 
 @cache
@@ -521,9 +543,12 @@ def _unknown_here(kind: Kind, model: type[BaseModel], value: Mapping[str, Any], 
             yield UnknownKey((*steps, key), known, clash=f"a second spelling of {earlier}")
     absent = {member.name: member.required for _, member in shapes.values() if member.name not in present}
     required = tuple(name for name, needed in absent.items() if needed)
+    place_of = getattr(model, "place_of", None)  # of models of eval sets
     for key in others:
         clash = f"a field of {shapes[key][0].__name__} mixed with fields of another shape" if key in shapes else ""
-        yield UnknownKey((*steps, key), known, "" if clash else _meant(str(key), required, tuple(absent)), clash, refused)
+        slip = "" if clash else _meant(str(key), required, tuple(absent))
+        belongs = "" if clash or slip or place_of is None else place_of(str(key), value)
+        yield UnknownKey((*steps, key), known, slip, clash, refused, belongs)
 
 
 @lru_cache(maxsize=1024)  # the same few keys are unknown in every case of a file

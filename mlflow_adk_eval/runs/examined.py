@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Any, NamedTuple, cast
 
-
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
 from mlflow_adk_eval.criteria.rubrics import has_rubrics

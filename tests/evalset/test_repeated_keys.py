@@ -141,7 +141,7 @@ READERS: list[Any] = [
 @pytest.mark.parametrize(("write", "read", "path"), READERS)
 def test_every_reader_refuses_a_repeated_key(tmp_path: Path, write: Any, read: Any, path: str | None) -> None:
     file = write(tmp_path)
-    with pytest.raises(InputError, match="twice|repeated|duplicate") as refused:
+    with pytest.raises(InputError, match=r"twice|repeated|duplicate") as refused:
         read(file)
     if path:
         assert [problem.path for problem in refused.value.problems] == [path]
