@@ -30,6 +30,7 @@ from pydantic_core import PydanticSerializationError
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
 from mlflow_adk_eval.evalset.adk_form import for_adk
 from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests
+from mlflow_adk_eval.evalset.foreign import refuse_dataset
 from mlflow_adk_eval.evalset.models import (
     CasesElsewhere,
     Content,
@@ -81,7 +82,7 @@ class InitialSession(Written):
 
 
 class _LegacyCase(Written):
-    level: ClassVar[Level] = "old"
+    level: ClassVar[Level] = "old case"
     name: str
     data: tuple[_Turn, ...]
     initial_session: InitialSession | None = None
@@ -109,16 +110,19 @@ def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSessi
         try:
             eval_set, place = parse(EvalSet, text, source, mending=mending), "$.eval_cases[{}].eval_id"
         except EvalSetError:
-            keys = {to_snake(key) for key in decode(text, source)}
+            value = decode(text, source)
+            refuse_dataset(value, source)
+            keys = {to_snake(key) for key in value}
             if keys & {"eval_set_id", "eval_cases"}:
                 raise
-            found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(decode(text, source)))
+            found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(value))
             raise EvalSetError(source, [Problem("$", found, _SHAPES)]) from None
         refuse_session(session, source)
     else:
         value = decode(text, source)
         if not isinstance(value, list):
             raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
+        refuse_dataset(value, source)
         if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
             cases = [_case(stem, parse(tuple[_Turn, ...], value, source, mending=mending), session)]
         else:

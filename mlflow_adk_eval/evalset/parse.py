@@ -299,7 +299,10 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     """
     problems: dict[tuple[Steps, str], Problem] = {}
     meant: dict[Steps, set[str]] = {}
+    without = {steps[:-1] for detail in details if detail["type"] == "missing" and (steps := place(kind, detail["loc"], value))}
     for key in unknown:
+        if key.belongs and key.steps[:-1] in without:  # an object that lacks what it needs is another one altogether
+            continue
         problems[key.steps, ""] = key.problem(at)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:

@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
 from mlflow_adk_eval.evalset.conversation import RecordedRun
+from mlflow_adk_eval.evalset.foreign import dataset_problem, foreign_case
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json, Written, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.row_files import CONVERSATIONS, IDS, SET_IDS, Row
@@ -178,6 +179,8 @@ class CaseReader:
             wanted = "an object: an eval case, or an eval_id with a case or a recorded conversation"
             raise EvalSetError(self._source, [Problem(at, shown(row.value), wanted)])
         value = cast("Json", row.value)
+        if ONLY_IN_ROWS.isdisjoint(value) and (keys := foreign_case(value)):
+            raise EvalSetError(self._source, [dataset_problem(keys, at)])
         if not any(key in value for key in IDS) and any(key in value for key in SET_IDS):
             raise EvalSetError(self._source, [Problem(at, "fields of an eval set", "a case: only the first line may name the set")])
         told = any(key in value for key in CONVERSATIONS)

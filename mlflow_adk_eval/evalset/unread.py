@@ -31,9 +31,10 @@ Level = Literal[
     "part",
     "call",
     "old",
+    "old case",
     "other",
 ]
-"""What kind of object a key stands in; ``old`` is a turn or a case of a legacy file."""
+"""What kind of object a key stands in; ``old`` is a turn of a legacy file."""
 
 _BEGINNINGS = ("expect", "reference", "golden", "ideal", "groundtruth", "assert")
 _FIRST_WORDS = frozenset({"correct", "desired", "gold", "must", "should", "target", "targets", "truth"})
@@ -132,6 +133,7 @@ _ELSEWHERE: Mapping[Level, Mapping[str, str]] = {
     "part": {},
     "call": _CALL_NAMES,
     "old": {**_OF_A_TURN, **_OF_A_CASE, "answer": _RESPONSE, "response": _RESPONSE},
+    "old case": {**_OF_A_TURN, **_OF_A_CASE},
     "other": {},
 }
 """By level, the keys that belong elsewhere, by their letters in lower case, and where that is."""
@@ -178,9 +180,10 @@ def _from(level: Level, place: str, *, simulated: bool) -> str:
     of_case = place in _OF_A_CASE.values()
     if simulated and not of_case:
         return "'rubrics' or 'final_session_state' of the case, since a scenario's turns are not known in advance"
-    if level == "old":
+    if level in ("old", "old case"):
         old_name = _OLD_NAMES.get(place)
-        return repr(old_name) if old_name else f"{place!r} of the current format, which `migrate` writes"
+        within = "data[]." if level == "old case" else ""
+        return repr(f"{within}{old_name}") if old_name else f"{place!r} of the current format, which `migrate` writes"
     if level == "set":
         return repr(f"eval_cases[].{place}" if of_case else f"eval_cases[].conversation[].{place}")
     if level == "case":
