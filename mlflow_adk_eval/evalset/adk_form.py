@@ -9,13 +9,17 @@ package would refuse it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic.alias_generators import to_snake
+
 from mlflow_adk_eval.errors import json_path
+from mlflow_adk_eval.evalset.genai_fields import RAW_FIELDS
 from mlflow_adk_eval.evalset.models import (
     CasesElsewhere,
+    Content,
     EvalCase,
     EvalSet,
     InvocationEvent,
@@ -106,17 +110,34 @@ def for_adk(eval_set: EvalSet, file: str) -> EvalSet:
 
 def _with_notes(model: EvalSet | EvalCase) -> tuple[Json, list[Steps]]:
     """Return a model as JSON values with its `NOTES`, and the steps to what is in them now; nothing where none need be."""
-    strangers = list(_strangers(model, ()))
+    strangers = [steps for steps in _strangers(model, ()) if _at(model, steps) is not None]  # null is not written
     if not strangers:
         return {}, []
     value = model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+    _move(value, strangers)
+    return value, strangers
+
+
+def _at(value: Any, steps: Steps) -> Any:
+    for step in steps:
+        value = getattr(value, str(step)) if isinstance(value, Model) else value[step]
+    return value
+
+
+def move_strangers(turns: Iterable[tuple[Model, Steps]], value: Json) -> None:
+    """Move what ADK would refuse in turns to the `NOTES` of the object that holds them; `value` is that object as JSON values."""
+    _move(value, [stranger for turn, steps in turns for stranger in _strangers(turn, steps)])
+
+
+def _move(value: Json, strangers: Sequence[Steps]) -> None:
     notes = dict(value.get(NOTES) or {})
     for steps in strangers:
         holder: Any = value
         for step in steps[:-1]:
             holder = holder[step]
         notes[json_path("$", steps)] = holder.pop(steps[-1])
-    return {**value, NOTES: notes}, strangers
+    if notes:
+        value[NOTES] = notes
 
 
 def _strangers(value: Any, steps: Steps) -> Iterator[Steps]:
@@ -124,7 +145,9 @@ def _strangers(value: Any, steps: Steps) -> Iterator[Steps]:
     if isinstance(value, Model):
         yield from _strange_keys(value, steps)
         for name, item in value.__dict__.items():
-            if type(item) is tuple or name == "agent_details" or isinstance(item, Model):
+            if name in RAW_FIELDS and not isinstance(value, Content):  # whose parts are models
+                yield from _foreign_keys(item, RAW_FIELDS[name], (*steps, name))
+            elif type(item) is tuple or name == "agent_details" or isinstance(item, Model):
                 yield from _strangers(item, (*steps, name))
     elif type(value) is tuple:
         for index, item in enumerate(value):
@@ -134,11 +157,27 @@ def _strangers(value: Any, steps: Steps) -> Iterator[Steps]:
             yield from _strangers(item, (*steps, key))
 
 
+def _foreign_keys(value: Any, known: Mapping[str, Any] | None, steps: Steps) -> Iterator[Steps]:
+    """Yield the steps to each key in JSON that google-genai's types do not know."""
+    if known is None:
+        return
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _foreign_keys(item, known, (*steps, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            name = to_snake(key)
+            if name not in known:
+                yield (*steps, key)
+            else:
+                yield from _foreign_keys(item, known[name], (*steps, key))
+
+
 def _strange_keys(model: Model, steps: Steps) -> Iterator[Steps]:
     others = model.model_extra or {}
     tolerated = isinstance(model, _TOLERANT)
     for key, item in others.items():
-        if item is None or key == NOTES:
+        if key == NOTES:
             continue
         unread = isinstance(model, Written) and model.place_of(key, model.__dict__)
         if unread or not tolerated:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from mlflow_adk_eval.cli.main import cli
 from mlflow_adk_eval.evalset.adk_form import NOTES
+from mlflow_adk_eval.evalset.conversation import dumps_result, parse_result
 from mlflow_adk_eval.evalset.conversion import migrate, write_cases
 from mlflow_adk_eval.evalset.files import load_eval_set, parse_eval_set, write_eval_set
+from mlflow_adk_eval.evalset.genai_fields import RAW_FIELDS
 from mlflow_adk_eval.evalset.models import EvalSet
 from mlflow_adk_eval.evalset.rows import CasesInMemory, open_cases
 from mlflow_adk_eval.evalset.storage import EvalStorage, cases_of_scenarios
-from tests.strategies import QUICK, eval_sets, json_values, legacy_cases, legacy_turns, scenarios
+from tests.evalset.test_result import result_of
+from tests.strategies import QUICK, eval_sets, invocations, json_values, legacy_cases, legacy_turns, scenarios
 
 adk = pytest.importorskip("google.adk.evaluation.eval_set", reason="the extra [adk] is not installed")
 pytestmark = pytest.mark.needs("google-adk", "2.13")
@@ -28,10 +32,7 @@ pytestmark = pytest.mark.needs("google-adk", "2.13")
 OTHERS = ("note", "latencyMs", "id", "name", "from_adk_9", "tags_of_turn", "_draft")
 """Keys that ADK does not know; ``name`` and ``id`` are fields of some objects, where they are not added."""
 UNREAD = ("expected_keywords", "golden", "expectedToolUse", "reference")
-_USER_DATA = {
-    "args", "response", "state", "final_session_state", "part_metadata", "tool_declarations", "note", "grounding_metadata",
-    "usage_metadata", "inline_data", "file_data", "executable_code", "video_metadata", "agent_details",
-}  # fmt: skip
+_USER_DATA = {"args", "response", "state", "final_session_state", "part_metadata", "tool_declarations", "note", "agent_details"}
 
 
 def objects_in(value: Any) -> list[dict[str, Any]]:
@@ -146,6 +147,55 @@ def test_scenarios_with_unknown_keys_become_cases_that_adk_loads(folder: Path, v
     (folder / "scenarios.json").write_text(json.dumps({"scenarios": value}), encoding="utf-8")
     path = by_storage(EvalSet(eval_set_id="s", eval_cases=cases_of_scenarios(folder / "scenarios.json")), folder)
     assert all(case.conversation_scenario for case in loaded_by_adk(path).eval_cases)
+
+
+@QUICK
+@given(turn=with_others(invocations()))
+def test_adk_loads_the_results_that_we_write(turn: Any) -> None:
+    from google.adk.evaluation.eval_result import EvalSetResult
+
+    value = result_of(turn, {**turn, "draft": None})
+    written = dumps_result(parse_result(json.dumps(value).encode(), "r.json"))
+    assert len(EvalSetResult.model_validate_json(written).eval_case_results) == 1
+    (case,) = parse_result(written.encode(), "r.json").eval_case_results
+    assert len(case.actual) == 2
+
+
+def test_usage_that_a_newer_model_reports_is_kept_in_the_note(tmp_path: Path) -> None:
+    usage = {"promptTokenCount": 3, "dreamTokenCount": 5, "cacheTokensDetails": [{"modality": "TEXT", "mood": "good"}]}
+    event = {"author": "a", "usage_metadata": usage}
+    turn = {"user_content": {"parts": [{"text": "hi"}]}, "intermediate_data": {"invocation_events": [event]}}
+    value = {"eval_set_id": "s", "eval_cases": [{"eval_id": "a", "conversation": [turn]}]}
+    write_eval_set(parse_eval_set(json.dumps(value).encode(), "x", stem="x"), tmp_path / "new.json")
+    loaded_by_adk(tmp_path / "new.json")
+    (case,) = load_eval_set(tmp_path / "new.json").eval_cases
+    at = "$.conversation[0].intermediate_data.invocation_events[0].usage_metadata"
+    notes = {f"{at}.dreamTokenCount": 5, f"{at}.cacheTokensDetails[0].mood": "good"}
+    assert (case.model_extra or {})[NOTES] == notes
+
+
+def test_what_genai_knows_of_raw_fields_is_what_this_package_takes_for_known() -> None:
+    def known(kind: Any, fields: Any) -> Iterator[str]:
+        for name, inner in (fields or {}).items():
+            if name not in kind.model_fields:
+                yield f"{kind.__name__}.{name}"
+                continue
+            models = _models(kind.model_fields[name].annotation)
+            yield from known(models[0], inner) if inner else ()
+
+    from google.genai import types
+
+    owners = {"usage_metadata": types.GenerateContentResponseUsageMetadata, "grounding_metadata": types.GroundingMetadata}
+    for name, fields in RAW_FIELDS.items():
+        holder = {"partial_args": types.FunctionCall, "parts": types.FunctionResponse}.get(name, types.Part)
+        kind = owners.get(name) or _models(holder.model_fields[name].annotation)[0]
+        assert list(known(kind, fields)) == []
+
+
+def _models(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
 
 
 def test_what_moved_is_said_and_where_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
