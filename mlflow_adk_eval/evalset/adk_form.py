@@ -176,7 +176,7 @@ def _foreign_keys(value: Any, known: Mapping[str, Any] | None, steps: Steps) -> 
 def _strange_keys(model: Model, steps: Steps) -> Iterator[Steps]:
     others = model.model_extra or {}
     tolerated = isinstance(model, _TOLERANT)
-    for key, item in others.items():
+    for key in others:
         if key == NOTES:
             continue
         unread = isinstance(model, Written) and model.place_of(key, model.__dict__)
