@@ -19,6 +19,7 @@ from mlflow_adk_eval import criteria
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.rapid_catalogue import PREFIX, RAPID_METRICS
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings
+from mlflow_adk_eval.evalset.observation import NAMES
 
 ROOT = Path(__file__).parent.parent
 _BEGIN, _END = "<!-- criteria: written by docs/criteria_table.py -->\n\n", "\n<!-- end of criteria -->"
@@ -35,14 +36,11 @@ _ONCE = ("backend", "instruction", "use_reference")
 """The settings that most criteria of the Rapid Eval API have."""
 _WIDTH = 88
 """As wide may code be without scrolling in a narrow window."""
-_NEEDS = {
+_NEEDS = NAMES | {
     "reference": "a written conversation in the case",
-    "expected_response": "the expected response",
-    "expected_calls": "the expected tool calls",
     "calls": "the agent's tool calls",
     "scenario": "a conversation scenario",
     "rubrics": "rubrics, in the config or in the case",
-    "session_state": "the expected final state",
     "baseline": "a baseline: a recording or an earlier run",
 }
 _RUBRICS = [{"rubric_id": "tone", "rubric_content": {"text_property": "Polite"}}]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.earlier_runs import What
 
 
-_CONFIG_KEYS = {"criteria", "custom_metrics", "user_simulator_config", "case_criteria"}
+_CONFIG_KEYS = {"criteria", "custom_metrics", "user_simulator_config", "case_criteria", "metrics_to_run"}
 _POLICY_KEYS = {"rules", "slices", "must_pass", "mustPass", "thresholds", "waivers"}
 _YAML = (".yaml", ".yml")
 """Only policies are written in YAML."""
@@ -115,14 +115,14 @@ def validate_file(file: Path, customs: Collection[str] = frozenset()) -> dict[st
     if file.suffix in _YAML:
         return _validate_policy(file, customs)
     named_config = file.name.endswith("config.json")
-    error = ConfigError if named_config else EvalSetError
-    text = read_text(file, error=error)
-    head = decode(text, str(file), error=error)
-    keys = set(head) if isinstance(head, dict) else set[str]()
-    if named_config or _CONFIG_KEYS & set(map(to_snake, keys)):  # ADK writes them in camel case
-        return _validate_config(head, file)
-    if _POLICY_KEYS & keys:
+    text = read_text(file, error=ConfigError if named_config else EvalSetError)
+    keys = _top_keys(text)
+    is_config = named_config or bool(_CONFIG_KEYS & set(map(to_snake, keys)))  # ADK writes them in camel case
+    if not is_config and _POLICY_KEYS & keys:
         return _validate_policy(file, customs)
+    head = decode(text, str(file), error=ConfigError if is_config else EvalSetError)
+    if is_config:
+        return _validate_config(head, file)
     if is_recording(text):
         recorded = parse_recorded(text, str(file))
         runs = [run for case in recorded.cases for run in case.runs]
@@ -136,6 +136,15 @@ def validate_file(file: Path, customs: Collection[str] = frozenset()) -> dict[st
     turns = sum(len(case.conversation or ()) for case in eval_set.eval_cases)
     kind = "legacy eval set" if isinstance(head, list) else "eval set"
     return {"kind": kind, "summary": f"{counted(len(eval_set.eval_cases), 'case')}, {counted(turns, 'written turn')}"}
+
+
+def _top_keys(text: bytes) -> set[str]:
+    """Return the keys of a JSON object, also of one that repeats some; none where there is no such object."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return set(value)
+    return set()
 
 
 def _validate_rows(named: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ from mlflow_adk_eval.config.spec import (
 )
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, ReplayConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
+from mlflow_adk_eval.evalset.foreign import refuse_other_file, refuse_yaml_config
 from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, json_sha256
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
 
@@ -151,7 +152,10 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         config = parse_config(dict(source), "config")
     else:
         path = Path(source)
-        config = parse_config(decode(read_text(path, error=ConfigError), str(path), error=ConfigError), str(path))
+        text = read_text(path, error=ConfigError)
+        if path.suffix in (".yaml", ".yml"):
+            refuse_yaml_config(text, str(path))
+        config = parse_config(decode(text, str(path), error=ConfigError), str(path))
     for listed in judged_criteria(config).values():
         for settings in listed:
             settings.judge_model_options.approve_function()
@@ -176,6 +180,8 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     """
     if not isinstance(value, dict):
         raise ConfigError(source, [Problem("$", shown(value), "an object with criteria")])
+    refuse_other_file(value, source)
+    value = _without_comments(value)
     problems: list[Problem] = []
     # Groups of criteria are read apart, since each name has settings of its own.
     by_case = {key: value[key] for key in ("case_criteria", "caseCriteria") if isinstance(value.get(key), dict)}
@@ -203,6 +209,24 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     return config
 
 
+_COMMENTS = frozenset({"comment", "description"})
+"""Names of comments at the top level. Anywhere that ADK ignores unknown keys, one that begins with ``_`` or ``$`` is a comment, too."""
+_COMMENTED = ("user_simulator_config", "live_model_config", "environment_simulation_config", "replay")
+
+
+def _is_comment(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith(("_", "$"))
+
+
+def _without_comments(value: Json) -> Json:
+    """Return a config without comments at its top level and in the objects that it has there, but for criteria and metrics by name."""
+    kept = {key: item for key, item in value.items() if not _is_comment(key) and key not in _COMMENTS}
+    for key, item in kept.items():
+        if isinstance(item, dict) and to_snake(str(key)) in _COMMENTED:
+            kept[key] = {name: inner for name, inner in item.items() if not _is_comment(name)}
+    return kept
+
+
 def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]) -> Criteria:
     """Return a group of criteria, each with its settings, after adding to `problems` what is wrong with any of them."""
     if not value or not isinstance(value, dict):
@@ -221,6 +245,8 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
         amiss: list[Problem] = []
         described = customs[name] if custom else CRITERIA[name]
         kind = CustomSettings if custom else CRITERIA[name].settings
+        if not custom and not bare:  # what a custom metric's settings hold is its own affair
+            given = {key: item for key, item in given.items() if not _is_comment(key)}  # noqa: PLW2901
         settings = _read(kind, {"threshold": given} if bare else given, here, amiss, strict=not custom)
         if settings is not None and described is not None:  # else it could not be read, so nothing is known of its range
             threshold, (low, high) = settings.threshold, described.bounds

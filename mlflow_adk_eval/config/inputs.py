@@ -42,6 +42,7 @@ def load_inputs(
     if isinstance(inputs, evalsets.DatasetInput):
         raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(inputs.dataset)}")
     if isinstance(inputs, EvalSet):
+        evalsets.refuse_unread(inputs, f"eval set {inputs.eval_set_id!r}")
         return inputs, load_config(config)
     if as_needed and isinstance(inputs, evalsets.RowFiles) and not inputs.selected:
         return streamed(inputs.cases()), load_config(config, beside=inputs.folder)

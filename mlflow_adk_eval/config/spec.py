@@ -27,6 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from mlflow_adk_eval.errors import shown
 from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric, unwanted
+from mlflow_adk_eval.evalset.observation import Need
 
 
 class Settings(BaseModel):
@@ -50,6 +51,11 @@ class CriterionSettings(Settings):
     def scores_turn(self, case: EvalCase, index: int) -> bool:  # noqa: ARG002 - for subclasses that leave turns out
         """Whether a turn of a case must have a score; else the case's score is that of its other turns."""
         return True
+
+    @property
+    def more_needs(self) -> tuple[Need, ...]:
+        """What the criterion cannot judge without by these settings, besides what its spec says."""
+        return ()
 
 
 def read_name(value: Any) -> Any:
@@ -194,15 +200,6 @@ class CustomMetricConfig(Settings):
         return (self.interval.min_value, self.interval.max_value) if self.interval else (-math.inf, math.inf)
 
 
-Need = Literal["reference", "expected_response", "expected_calls", "calls", "scenario", "rubrics", "session_state", "baseline"]
-"""What a criterion cannot judge without.
-
-``reference``: a written conversation in the eval case. ``expected_response``, ``expected_calls``: what that conversation says or calls, which a
-row of a table may leave out. ``calls``: which tools the agent called. ``scenario``: the plan of a simulated user. ``rubrics``: at least one
-rubric of the criterion's type. ``session_state``: the expected final state. ``baseline``: what another agent did in the same case.
-"""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CriterionSpec:
     """All that is known of a criterion outside of its own file.
@@ -233,6 +230,7 @@ class CriterionSpec:
     scope: Literal["turn", "case"] = "turn"
     """Whether each turn has a score, or only the case as a whole, which is recorded at the last turn."""
     needs: tuple[Need, ...] = ()
+    """What it cannot judge without, of the case and of the conversation; its settings may add to it (`CriterionSettings.more_needs`)."""
     rubric_type: str = ""
     """The ``type`` of the rubrics in eval sets that it judges by."""
     prompts: tuple[str, ...] = ()
@@ -258,10 +256,23 @@ class CriterionSpec:
         """Whether a model decides."""
         return issubclass(self.settings, JudgedSettings)
 
+    def needs_by(self, settings: CriterionSettings | None) -> tuple[Need, ...]:
+        """Return what the criterion cannot judge without.
+
+        Args:
+            settings: by which it judges; ``None`` where it is measured as information.
+        """
+        return self.needs + settings.more_needs if settings else self.needs
+
     @property
     def worst(self) -> float:
         """The worst score, which an answer that says nothing gets without a judge."""
         return self.bounds[0] if self.greater_is_better else self.bounds[1]
+
+    @property
+    def worst_of_nothing(self) -> float | None:
+        """The only score that a turn may have in which the agent did nothing; ``None``: any, since it is not the answer that counts."""
+        return None if {"state", "scenario", "baseline"}.intersection(self.needs) else self.worst
 
 
 class CriterionRegistry(Mapping[str, CriterionSpec]):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mlflow_adk_eval.errors import foreign_code
 from mlflow_adk_eval.evalset.conversation import Ending, InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, ConversationScenario, EvalCase, Invocation
+from mlflow_adk_eval.evalset.observation import SHOWN_BY_ITSELF, Need, Unknown, is_void, unseen
 from mlflow_adk_eval.redact import redacted, secrets_of
-from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
+from mlflow_adk_eval.results.outcomes import TOLERANCE, CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
+NO_ANSWER = Errored("the agent did not answer: it produced no text, no media and no tool call")
 NO_REFERENCE = Errored("the reference of this turn has no final response to compare with")
 _OPEN = f"nobody has written what is expected; write it, and remove the tag {OPEN!r} of the case"
 
@@ -37,6 +39,10 @@ class CaseRun:
     """Why a simulated user ended the conversation; ``None`` where that is not known."""
     inner_calls: tuple[InnerCall, ...] | None = None
     """The tool calls of agents that are tools; ``None`` where they are not known."""
+    unknown: tuple[Unknown, ...] = ()
+    """What the source of the conversation does not know of it."""
+    blind: Mapping[int, Errored | Skipped] = field(default_factory=dict[int, Errored | Skipped])
+    """The turns of which the criterion that judges now needs something unknown, each with that reason."""
 
     @property
     def eval_id(self) -> str:
@@ -78,6 +84,12 @@ class Planned:
     greater_is_better: bool = True
     judged: bool = False
     """Whether a judge is asked, which takes time but no work of this process."""
+    needs: tuple[Need, ...] = ()
+    """What it cannot judge without. A turn of which some of it is unknown has no score."""
+    whole: bool = False
+    """Whether it judges the case as a whole, and so needs it of every turn."""
+    worst_of_nothing: float | None = None
+    """The only score that a turn may have in which the agent did nothing; ``None``: any, as from a metric of the user's own."""
 
 
 def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome | None]) -> Judged:
@@ -115,6 +127,13 @@ def failed(run: CaseRun, error: str) -> Judged:
 
 async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
     """Judge one case by one criterion, turning whatever it raises into an error of every cell."""
+    blind = blind_turns(planned, run)
+    if blind and len(blind) == len(run.actual):
+        first = next(iter(blind.values()))
+        judged = whole_case(run, first) if planned.whole else Judged((*blind.values(), *missing_turns(run)))
+        return result_of(planned, run, judged)
+    if blind:
+        run = replace(run, blind=blind)
     try:
         with foreign_code("it"):
             judged = planned.criterion(run)
@@ -122,15 +141,48 @@ async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
                 judged = await judged
     except Exception as error:  # noqa: BLE001 - a criterion may be the user's own code: anything can go wrong
         judged = failed(run, redacted(f"{planned.name} raised {type(error).__name__}: {error}", secrets_of()))
-    return result_of(planned, run, judged)
+    return result_of(planned, run, judged, blind)
 
 
-def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult:
+def blind_turns(planned: Planned, run: CaseRun) -> dict[int, Errored | Skipped]:
+    """Return the turns of which something that a criterion needs is unknown, each with an outcome that says so.
+
+    Where the criterion judges the case as a whole, what is unknown of one turn is missing for all of them.
+    """
+    blind: dict[int, Errored | Skipped] = {}
+    if not run.unknown and SHOWN_BY_ITSELF.isdisjoint(planned.needs):
+        return blind  # as for most criteria of most cases
+    for turn in range(len(run.actual)):
+        why = unseen(run, turn, planned.needs)
+        if why:
+            blind[turn] = Skipped(why) if planned.threshold is None else Errored(why)
+    if blind and planned.whole:
+        first = next(iter(blind.values()))
+        return dict.fromkeys(range(len(run.actual)), first)
+    return blind
+
+
+def result_of(
+    planned: Planned,
+    run: CaseRun,
+    judged: Judged,
+    blind: Mapping[int, Errored | Skipped] | None = None,
+) -> CriterionResult:
     """Return a judgement with the plan's threshold.
 
     The case has a score only if every planned cell has one. It is the mean of the cells unless the judgement has its own.
+
+    Args:
+        planned: the criterion, with its threshold.
+        run: the case.
+        judged: what the criterion made of it.
+        blind: the turns of which something is unknown that the criterion needs, each with the outcome that says so.
     """
     cells = judged.per_invocation
+    if blind:
+        cells = tuple(blind.get(index, cell) if cell else None for index, cell in enumerate(cells))
+    if planned.worst_of_nothing is not None and planned.threshold is not None:
+        cells = tuple(_of_something(planned, run, index, cell) for index, cell in enumerate(cells))
     if run.error:  # of each turn that the agent did not finish, it was the agent's error
         finished, error = len(run.actual) - run.unfinished, Errored(f"the agent did not finish: {run.error}")
         cells = tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))
@@ -146,3 +198,13 @@ def result_of(planned: Planned, run: CaseRun, judged: Judged) -> CriterionResult
         per_invocation=cells,
         votes=judged.votes,
     )
+
+
+def _of_something(planned: Planned, run: CaseRun, index: int, cell: Outcome | None) -> Outcome | None:
+    """Return the outcome of a turn, but no good score of a turn in which the agent did nothing."""
+    if not isinstance(cell, Scored) or planned.worst_of_nothing is None:
+        return cell
+    if abs(cell.score - planned.worst_of_nothing) <= TOLERANCE:
+        return cell
+    turns = run.actual if planned.whole else run.actual[index : index + 1]
+    return NO_ANSWER if turns and all(is_void(turn) for turn in turns) else cell

@@ -2,7 +2,7 @@
 
 They are measured on every run, as information; given a threshold in the config, they decide, and lower is better. The case score is the mean
 over the turns. They read only what was recorded: model calls and tokens stand in the events of a turn, which data written by hand do not have,
-so such a turn is skipped rather than counted as free.
+so such a turn has no score rather than being counted as free.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
-from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, Need
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec
 from mlflow_adk_eval.criteria.criterion import CaseRun, missing_turns
-from mlflow_adk_eval.evalset.models import Invocation, InvocationEvents, Json
+from mlflow_adk_eval.evalset.models import Invocation, Json
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, Skipped
 
 Measure = Callable[[Invocation], Outcome]
@@ -26,7 +27,7 @@ _INPUT = {"prompt_tokens": "prompt_token_count", "tool_use_tokens": "tool_use_pr
 _OUTPUT = {"candidates_tokens": "candidates_token_count", "reasoning_tokens": "thoughts_token_count"}
 _CACHED = {"cached_tokens": "cached_content_token_count"}
 
-_NO_EVENTS = Skipped("no events were recorded")
+_NO_COUNT = Skipped("no model call was recorded")
 _NO_USAGE = Skipped("no token usage was recorded")
 _NO_DURATION = Skipped("no duration was recorded")
 
@@ -43,11 +44,8 @@ def tool_calls(invocation: Invocation) -> Outcome:
 
 def inference_calls(invocation: Invocation) -> Outcome:
     """Return the number of model calls of a turn, as it was counted, else as recorded events show."""
-    if invocation.inference_call_count is not None:
-        return _count(invocation.inference_call_count)
-    if not isinstance(invocation.intermediate_data, InvocationEvents):
-        return _NO_EVENTS
-    return _count(sum(event.usage_metadata is not None or event.model_version is not None for event in invocation.events))
+    number = invocation.model_calls
+    return _NO_COUNT if number is None else _count(number)
 
 
 def token_usage(invocation: Invocation) -> Outcome:
@@ -109,7 +107,7 @@ def _spec(name: str, measure: Measure, about: str, kept: str, needs: tuple[Need,
 
 SPECS = (
     _spec("tool_call_count_v1", tool_calls, "the number of tool calls of a turn", "nothing else", ("calls",)),
-    _spec("inference_call_count_v1", inference_calls, "the number of model calls of a turn", "nothing else"),
-    _spec("token_usage_v1", token_usage, "the tokens of a turn, input and output together", "the tokens of each kind"),
-    _spec("invocation_duration_v1", duration, "the seconds that a turn took", "the seconds of models, tools and the rest"),
+    _spec("inference_call_count_v1", inference_calls, "the number of model calls of a turn", "nothing else", ("model_calls",)),
+    _spec("token_usage_v1", token_usage, "the tokens of a turn, input and output together", "the tokens of each kind", ("usage",)),
+    _spec("invocation_duration_v1", duration, "the seconds that a turn took", "the seconds of models, tools and the rest", ("timing",)),
 )

@@ -18,7 +18,7 @@ from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_n
 from mlflow_adk_eval.criteria.alignment import Difference, differences
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.evalset.models import EvalCase, Json
-from mlflow_adk_eval.results.outcomes import Errored, Judged, Scored, Skipped
+from mlflow_adk_eval.results.outcomes import Judged, Scored, Skipped
 
 _MAX_SHOWN = 20
 
@@ -47,9 +47,7 @@ class FinalSessionState:
         expected, match_type = run.case.final_session_state, self.settings.match_type
         if not expected:
             return whole_case(run, Skipped("the case has no expected final_session_state; set only_where_expected to skip such cases"))
-        if run.session_state is None:
-            return whole_case(run, Errored("the session's final state is unknown"))
-        unlike = state_differences(run.session_state, expected, exact=match_type == "EXACT")
+        unlike = state_differences(run.session_state or {}, expected, exact=match_type == "EXACT")
         if not unlike:
             return whole_case(run, Scored(1.0, f"All {len(expected)} expected keys are as expected."))
         lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in unlike[:_MAX_SHOWN]]
@@ -84,7 +82,7 @@ SPECS = (
         kept="the keys that differ; ADK defines the field but never reads it",
         settings=FinalStateSettings,
         scope="case",
-        needs=("session_state",),
+        needs=("expected_state", "state"),
         make=FinalSessionState,
     ),
 )

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig
-from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, Need, RubricSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings, RubricSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
 from mlflow_adk_eval.criteria.rubrics import rubric_problem, unused_rubrics
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.text import Few
 
 if TYPE_CHECKING:
@@ -146,18 +147,43 @@ def _problems(config: EvalConfig, eval_set: EvalSet, places: Sequence[_Place]) -
 def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> Iterator[Planned]:
     for name, settings in criteria.items():
         custom = (config.custom_metrics or {}).get(name)
-        criterion: Criterion
         if custom:
-            criterion = CustomMetric(name, load_function(name, custom), settings)
-        elif (spec := CRITERIA[name]).by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
-            criterion = spec.by_service(settings, judges.vertex())
-        elif isinstance(settings, JudgedSettings):
-            criterion = spec.make(settings, judges.vote_collector(settings, spec.prompts))
+            yield Planned(
+                name=name,
+                criterion=CustomMetric(name, load_function(name, custom), settings),
+                threshold=settings.threshold,
+                greater_is_better=config.greater_is_better(name),
+            )
         else:
-            criterion = spec.make(settings)
-        better, judged = config.greater_is_better(name), isinstance(settings, JudgedSettings)
-        yield Planned(name=name, criterion=criterion, threshold=settings.threshold, greater_is_better=better, judged=judged)
+            spec = CRITERIA[name]
+            yield planned_by(spec, _criterion(spec, settings, judges), settings)
     for name in CRITERIA.informative:
         if name not in criteria:
             spec = CRITERIA[name]
-            yield Planned(name=name, criterion=spec.make(None), threshold=None, greater_is_better=spec.greater_is_better)
+            yield planned_by(spec, spec.make(None), None)
+
+
+def _criterion(spec: CriterionSpec, settings: CriterionSettings, judges: JudgeSession) -> Criterion:
+    """Return what judges by the settings, with its judge where it needs one."""
+    criterion: Criterion
+    if spec.by_service and isinstance(settings, VertexSettings) and settings.backend == "vertex":
+        criterion = spec.by_service(settings, judges.vertex())
+    elif isinstance(settings, JudgedSettings):
+        criterion = spec.make(settings, judges.vote_collector(settings, spec.prompts))
+    else:
+        criterion = spec.make(settings)
+    return criterion
+
+
+def planned_by(spec: CriterionSpec, criterion: Criterion, settings: CriterionSettings | None) -> Planned:
+    """Return a criterion of this package as it is planned; without settings, as information."""
+    return Planned(
+        name=spec.name,
+        criterion=criterion,
+        threshold=settings.threshold if settings else None,
+        greater_is_better=spec.greater_is_better,
+        judged=isinstance(settings, JudgedSettings),
+        needs=spec.needs_by(settings),
+        whole=spec.scope == "case",
+        worst_of_nothing=spec.worst_of_nothing,
+    )

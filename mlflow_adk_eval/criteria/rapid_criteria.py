@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpec, JudgedSettings, Need, VertexSettings
+from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpec, JudgedSettings, VertexSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, trivial
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
@@ -26,6 +26,7 @@ from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare
 from mlflow_adk_eval.criteria.transcript import final_text, instructions_text, json_text, knowledge_text, user_text
 from mlflow_adk_eval.criteria.vertex import votes_of
 from mlflow_adk_eval.evalset.models import Invocation
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 

@@ -14,12 +14,13 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any
 
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, Need, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, RubricSettings
 from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, trivial, unfinished
 from mlflow_adk_eval.errors import did_you_mean, shown
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Rubric
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem

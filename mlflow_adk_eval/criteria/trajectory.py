@@ -25,12 +25,12 @@ from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, ali
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, mean
+from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, mean
 
 _MAX_SHOWN = 20
 _MAX_ARGS = 200
-_UNKNOWN = "the calls of {} are not known; they are kept where this package runs an agent of ADK, and plugins see what they call"
 
 
 def _match_type(value: Any) -> Any:
@@ -48,6 +48,11 @@ class ToolCallSettings(CriterionSettings):
         default=False, exclude_if=not_, description="whether the calls of ``AgentTool`` agents count as well."
     )
     """Our addition; ADK ignores it."""
+
+    @property
+    def more_needs(self) -> tuple[Need, ...]:
+        """The calls of agents that are tools, where they count."""
+        return ("inner_calls",) if self.include_inner_calls else ()
 
 
 class ToolTrajectorySettings(ToolCallSettings):
@@ -87,13 +92,7 @@ class ComparedCalls:
         turns = count()
 
         def judge(actual: Invocation, expected: Invocation) -> Outcome | None:
-            turn, calls = next(turns), actual.tool_calls
-            if self.settings.include_inner_calls and calls:  # without a call, no agent was called as a tool
-                inner = run.inner_calls
-                whose = "AgentTools" if inner is None else next((one.tool for one in inner if one.turn == turn and one.unseen), "")
-                if whose:
-                    return Errored(f"include_inner_calls: {_UNKNOWN.format(whose)}")
-                calls = made_calls(actual, inner, turn, self.settings)
+            calls = made_calls(actual, run.inner_calls, next(turns), self.settings)
             return self.compare(calls, expected.tool_calls, self.settings)
 
         return judge_pairs(run, judge)
@@ -109,7 +108,7 @@ def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, tur
         settings: whether these count.
     """
     calls = actual.tool_calls if actual else []
-    if not (settings.include_inner_calls and inner):
+    if not (settings.include_inner_calls and inner and calls):  # without a call, no agent was called as a tool
         return calls
     within = ((one.after, FunctionCall(name=one.tool, args=one.args)) for one in inner if one.turn == turn and not one.unseen)
     return [call for _, call in sorted([*enumerate(calls, start=1), *within], key=lambda one: one[0])]

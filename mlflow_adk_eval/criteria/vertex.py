@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS
-from mlflow_adk_eval.config.spec import CriterionSpec, Need, ServiceSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CriterionSpec, ServiceSettings, VertexSettings
 from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
 from mlflow_adk_eval.criteria.judged_turns import (
@@ -34,6 +34,7 @@ from mlflow_adk_eval.criteria.judged_turns import (
     trivial,
 )
 from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
+from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import JudgedItem, Question

@@ -22,7 +22,7 @@ from mlflow_adk_eval.evalset import models
 from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedCase, RecordedModelCall, RecordedRun, RecordedSet
 from mlflow_adk_eval.evalset.events import split_answer
 from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Invocation, Json, Model, Part
-from mlflow_adk_eval.evalset.parse import excess, not_yaml, parse, read_text
+from mlflow_adk_eval.evalset.parse import excess, not_yaml, parse, read_text, repeated_yaml_keys
 
 SPEC = "spec.yaml"
 _USER = "adk_conformance_test_user"
@@ -261,11 +261,17 @@ def _yaml(file: Path) -> Any:
     """
     import yaml  # noqa: PLC0415 - few need it
 
-    loader, text = getattr(yaml, "CSafeLoader", yaml.SafeLoader), read_text(file, made_by="adk conformance record")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = read_text(file, made_by="adk conformance record")
+    twice: list[Problem] = []
     try:
         problem = excess(yaml.parse(text, Loader=loader), most=_MOST_VALUES, deepest=_DEEPEST)
         if not problem:
-            return to_jsonable_python(yaml.load(text, Loader=loader))  # noqa: S506 - it is a safe one
+            reading = loader(text)
+            document = reading.get_single_node()
+            twice = list(repeated_yaml_keys(document)) if document else []
+            if not twice:
+                return to_jsonable_python(reading.construct_document(document)) if document else None
     except (yaml.YAMLError, ValueError) as error:
         problem = not_yaml(error)
-    raise _refused(file, "$", problem, "YAML")
+    raise EvalSetError(str(file), twice or [Problem("$", problem, "YAML")])

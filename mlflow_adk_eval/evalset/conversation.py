@@ -14,15 +14,17 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
+from mlflow_adk_eval.evalset.adk_form import move_strangers
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
-from mlflow_adk_eval.evalset.parse import decode, parse, repeated
+from mlflow_adk_eval.evalset.observation import Unknown
+from mlflow_adk_eval.evalset.parse import Steps, decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""
@@ -181,6 +183,8 @@ class Conversation:
     """The tool calls that the tool environment answered or delayed, in order."""
     inner_calls: tuple[InnerCall, ...] | None = None
     """The tool calls of agents that are tools, in the order in which they began; ``None``: not known."""
+    unknown: tuple[Unknown, ...] = ()
+    """What its source does not know of it, which is not the same as none."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
     calls: tuple[RecordedCall, ...] = ()
@@ -203,6 +207,8 @@ class ConversationOutcome(Model):
     injections: tuple[Injection, ...] = ()
     inner_calls: tuple[InnerCall, ...] | None = None
     """Absent where they are not known."""
+    unknown: tuple[Unknown, ...] = ()
+    """What the source of the conversation does not know of it."""
     from_ledger: bool = False
     """Whether it was had before the evaluation was resumed, and the ledger held it."""
 
@@ -445,14 +451,23 @@ def parse_result(text: bytes, source: str) -> EvalSetResult:
 
 
 def dumps_result(result: EvalSetResult) -> str:
-    """Return a result as ADK reads and writes it: nulls included, no number that is not finite."""
+    """Return a result as ADK reads and writes it: nulls included, no number that is not finite, what ADK refuses in a note."""
     dumped = result.model_dump(mode="json", exclude_unset=True)
-    for case in dumped.get("eval_case_results", ()):
+    for model, case in zip(result.eval_case_results, dumped.get("eval_case_results", ()), strict=False):
+        move_strangers(_turns_of(model), case)
         for required, empty in _REQUIRED_BY_ADK.items():
             case.setdefault(required, empty)
     finite = mapped(dumped, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
     text = json.dumps(finite, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     return text.encode("utf-8", "replace").decode()
+
+
+def _turns_of(case: EvalCaseResult) -> Iterator[tuple[Invocation, Steps]]:
+    for index, result in enumerate(case.eval_metric_result_per_invocation):
+        at: Steps = ("eval_metric_result_per_invocation", index)
+        yield result.actual_invocation, (*at, "actual_invocation")
+        if result.expected_invocation is not None:
+            yield result.expected_invocation, (*at, "expected_invocation")
 
 
 _REQUIRED_BY_ADK: Json = {"overall_eval_metric_results": [], "eval_metric_result_per_invocation": [], "session_id": ""}

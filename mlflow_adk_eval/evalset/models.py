@@ -12,13 +12,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Self, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Self, TypeVar, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.errors import did_you_mean, shown
+from mlflow_adk_eval.evalset.unread import Level, place_of
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -60,6 +61,21 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants")
 
 
+class Written(Model):
+    """The base of what people write in eval sets. Unknown fields are kept, but not an expectation that nothing would read."""
+
+    level: ClassVar[Level] = "other"
+
+    @classmethod
+    def place_of(cls, key: str, beside: Mapping[str, Any]) -> str:
+        """Return where an unknown key belongs; empty where it may be kept. `beside` is the object that it stands in."""
+        simulated = cls.level == "scenario" or any(beside.get(name) is not None for name in _SCENARIOS)
+        return place_of(key, cls.level, simulated=simulated)
+
+
+_SCENARIOS = ("conversation_scenario", "conversationScenario")
+
+
 class Strict(BaseModel):
     """The base of what only this package writes: immutable, unknown fields refused."""
 
@@ -78,9 +94,10 @@ def unwanted(found: str, wanted: str, *, near: str = "", of: tuple[str, ...] = (
     return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "near": near, "of": of})
 
 
-class FunctionCall(Model):
+class FunctionCall(Written):
     """A call of a tool."""
 
+    level: ClassVar[Level] = "call"
     id: str | None = None
     name: str | None = None
     args: Json | None = None
@@ -88,7 +105,7 @@ class FunctionCall(Model):
     will_continue: Any = None
 
 
-class FunctionResponse(Model):
+class FunctionResponse(Written):
     """What a tool returned."""
 
     id: str | None = None
@@ -99,9 +116,10 @@ class FunctionResponse(Model):
     parts: Any = None
 
 
-class Part(Model):
+class Part(Written):
     """One part of a message: text, a tool call or a tool's answer; media and the like are carried along."""
 
+    level: ClassVar[Level] = "part"
     text: str | None = None
     thought: bool | None = None
     function_call: FunctionCall | None = None
@@ -120,26 +138,36 @@ class Part(Model):
     tool_response: Any = None
     video_metadata: Any = None
 
+    @property
+    def says_something(self) -> bool:
+        """Whether it holds anything but a thought: a text, media, a call, a result, code."""
+        return not self.thought and any(value for name, value in self if name not in _ABOUT_A_PART)
 
-class Content(Model):
+
+_ABOUT_A_PART = frozenset({"thought_signature", "part_metadata", "media_processing", "media_resolution", "video_metadata"})
+"""What a part says of its content, and not to anybody."""
+
+
+class Content(Written):
     """A message."""
 
+    level: ClassVar[Level] = "message"
     parts: tuple[Part, ...] | None = None
     role: str | None = None
 
     @property
     def text(self) -> str:
-        """All text parts, joined by newlines as ADK joins them."""
-        return "\n".join([part.text for part in self.parts or () if part.text])
+        """All text parts, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
+        return "\n".join([part.text for part in self.parts or () if part.text and not part.thought])
 
 
-class RubricContent(Model):
+class RubricContent(Written):
     """What a rubric demands."""
 
     text_property: str | None = None
 
 
-class Rubric(Model):
+class Rubric(Written):
     """One property that a judge looks for."""
 
     rubric_id: str
@@ -148,18 +176,20 @@ class Rubric(Model):
     type: str | None = None
 
 
-class IntermediateData(Model):
+class IntermediateData(Written):
     """What happened between user text and answer, as people write it in eval sets."""
 
+    level: ClassVar[Level] = "steps"
     tool_uses: tuple[FunctionCall, ...] = ()
     tool_responses: tuple[FunctionResponse, ...] = ()
     intermediate_responses: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     """Author and parts, in order."""
 
 
-class InvocationEvent(Model):
+class InvocationEvent(Written):
     """One event of a recorded invocation."""
 
+    level: ClassVar[Level] = "event"
     author: str
     content: Content | None = None
     grounding_metadata: Json | None = None
@@ -175,13 +205,14 @@ class InvocationEvent(Model):
     """Of ADK's web editor; ADK ignores it."""
 
 
-class InvocationEvents(Model):
+class InvocationEvents(Written):
     """What happened between user text and answer, as ADK records it."""
 
+    level: ClassVar[Level] = "steps"
     invocation_events: tuple[InvocationEvent, ...]
 
 
-class AgentDetails(Model):
+class AgentDetails(Written):
     """One agent of an app, as it was when it answered."""
 
     name: str
@@ -189,15 +220,16 @@ class AgentDetails(Model):
     tool_declarations: tuple[Any, ...] = ()
 
 
-class AppDetails(Model):
+class AppDetails(Written):
     """The agents of an app, by name."""
 
     agent_details: dict[str, AgentDetails] = {}
 
 
-class Invocation(Model):
+class Invocation(Written):
     """One turn: the user's message, the agent's steps and its answer."""
 
+    level: ClassVar[Level] = "turn"
     invocation_id: str = ""
     user_content: Content
     final_response: Content | None = None
@@ -228,6 +260,33 @@ class Invocation(Model):
     def events(self) -> tuple[InvocationEvent, ...]:
         """The recorded events; none for data written by hand."""
         return self.intermediate_data.invocation_events if isinstance(self.intermediate_data, InvocationEvents) else ()
+
+    @property
+    def contents(self) -> Iterator[Content]:
+        """Every message of the turn: the user's, those on the way, and the answer."""
+        yield self.user_content
+        data = self.intermediate_data
+        if isinstance(data, IntermediateData):
+            for _, parts in data.intermediate_responses:
+                yield Content(parts=parts)
+        for event in self.events:
+            if event.content:
+                yield event.content
+        if self.final_response:
+            yield self.final_response
+
+    @property
+    def model_calls(self) -> int | None:
+        """The number of model calls, as it was counted, else as recorded events show; ``None``: not known."""
+        if self.inference_call_count is not None:
+            return self.inference_call_count
+        counted = 0
+        for event in self.events:
+            if event.usage_metadata is not None or event.model_version is not None:
+                counted += 1
+            elif event.content and any(part.function_call for part in event.content.parts or ()):
+                return None  # a model asked for this call, and its event does not show that it was a model's
+        return counted or None
 
     @property
     def errors(self) -> list[str]:
@@ -264,16 +323,17 @@ class Invocation(Model):
         return found
 
 
-class SessionInput(Model):
+class SessionInput(Written):
     """The session that a case starts in."""
 
+    level: ClassVar[Level] = "session"
     app_name: str
     user_id: str
     session_id: str | None = None
     state: Json = {}
 
 
-class UserBehavior(Model):
+class UserBehavior(Written):
     """One trait of a simulated user."""
 
     name: str
@@ -282,7 +342,7 @@ class UserBehavior(Model):
     violation_rubrics: tuple[str, ...]
 
 
-class UserPersona(Model):
+class UserPersona(Written):
     """A simulated user."""
 
     id: str
@@ -301,9 +361,10 @@ def _persona(value: Any) -> Any:
     raise unwanted(shown(value), wanted, near=did_you_mean(value, PERSONAS) if isinstance(value, str) else "")
 
 
-class ConversationScenario(Model):
+class ConversationScenario(Written):
     """A conversation led by a simulated user."""
 
+    level: ClassVar[Level] = "scenario"
     starting_prompt: str
     conversation_plan: str
     user_persona: Annotated[UserPersona | str | None, BeforeValidator(_persona)] = None
@@ -314,9 +375,10 @@ OPEN = "open"
 """The tag of a case of which nobody has said yet what is expected."""
 
 
-class EvalCase(Model):
+class EvalCase(Written):
     """One conversation to evaluate: written, or led by a simulated user."""
 
+    level: ClassVar[Level] = "case"
     eval_id: str
     conversation: tuple[Invocation, ...] | None = None
     conversation_scenario: ConversationScenario | None = None
@@ -392,9 +454,10 @@ class CasesElsewhere(LazySequence[EvalCase]):
 _PICKED_FROM = "_picked_from"
 
 
-class EvalSet(Model):
+class EvalSet(Written):
     """Conversations to evaluate an agent on, with the expected turns."""
 
+    level: ClassVar[Level] = "set"
     eval_set_id: str
     name: str | None = None
     description: str | None = None

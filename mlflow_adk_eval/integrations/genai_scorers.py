@@ -11,7 +11,7 @@ import json
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from functools import cache, partial
 from numbers import Real
@@ -24,10 +24,10 @@ from mlflow.genai.scorers.base import Scorer, ScorerKind, SerializedScorer
 from pydantic import Field, PrivateAttr
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, parse_config
-from mlflow_adk_eval.config.spec import Need
 from mlflow_adk_eval.errors import AdkEvalError, InputError, UsageError
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Json
+from mlflow_adk_eval.evalset.observation import EXPECTATIONS, Unknown
 from mlflow_adk_eval.integrations.scoring import RowScoring, explained, scoring
 from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
@@ -82,16 +82,32 @@ def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | N
     last = rows[-1].conversation
     actual = tuple(turn for row in rows for turn in row.conversation.actual)
     error = next((row.conversation.error for row in rows if row.conversation.error), "")
-    conversation = Conversation(actual=actual, session_state=last.session_state, error=error, unfinished=last.unfinished)
-    lacks: dict[Need, str] = {}
-    for row in reversed(rows):  # of several turns, the first says why
-        lacks |= row.lacks
+    unknown = tuple(_unknown_by_turn(rows))
+    conversation = Conversation(
+        actual=actual,
+        session_state=last.session_state,
+        error=error,
+        unfinished=last.unfinished,
+        unknown=unknown,
+    )
     if not is_whole:
         expected = tuple(turn for row in rows for turn in row.case.conversation or ())
-        return Row(case=rows[0].case.model_copy(update={"conversation": expected}), conversation=conversation, lacks=lacks)
+        return Row(case=rows[0].case.model_copy(update={"conversation": expected}), conversation=conversation)
     row = row_of_record(None, with_turns({}, conversation.actual), first, name)
-    made: dict[Need, str] = {"calls": lacks["calls"]} if "calls" in lacks else {}
-    return replace(row, conversation=replace(conversation, actual=row.conversation.actual), lacks={**row.lacks, **made})
+    of_case = tuple(entry for entry in row.conversation.unknown if entry.what in EXPECTATIONS)
+    of_agent = tuple(entry for entry in unknown if entry.what not in EXPECTATIONS)
+    return replace(row, conversation=replace(conversation, actual=row.conversation.actual, unknown=of_case + of_agent))
+
+
+def _unknown_by_turn(rows: Sequence[Row]) -> Iterator[Unknown]:
+    """Yield what the rows of a session do not say, with the turns of the session that it is unknown of."""
+    first = 0
+    for row in rows:
+        turns = range(first, first + len(row.conversation.actual))
+        for entry in row.conversation.unknown:
+            for turn in turns if entry.turn is None else turns[entry.turn : entry.turn + 1]:
+                yield entry.model_copy(update={"turn": turn})
+        first = turns.stop
 
 
 def expectations_of(trace: Trace) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from mlflow_adk_eval.results.outcomes import CriterionResult, Errored, Scored, r
 from mlflow_adk_eval.results.usage import JudgeUsage
 from mlflow_adk_eval.runner.evaluation import apply_criteria
 from mlflow_adk_eval.runtime import BACKGROUND, each
-from mlflow_adk_eval.shapes.rows import CELL_OF, Row
+from mlflow_adk_eval.shapes.rows import Row
 
 NOT_EVALUATED = "NOT_EVALUATED"
 """How a justification begins where there is no score."""
@@ -64,13 +64,6 @@ T = TypeVar("T")
 
 PAUSE_S = 10.0
 """Rows of one evaluation follow each other faster than that."""
-
-
-def needs_of(criterion: str, config: EvalConfig) -> tuple[spec.Need, ...]:
-    """Return what a row may lack and a criterion cannot judge without; nothing for a metric of the user's own."""
-    if criterion in (config.custom_metrics or {}):
-        return ()
-    return tuple(need for need in spec.CRITERIA[criterion].needs if need in CELL_OF)
 
 
 class RowScoring:
@@ -146,15 +139,14 @@ class RowScoring:
         settings = self.config.criteria_of(row.case.eval_id).get(criterion)
         if settings is None and criterion not in spec.CRITERIA.informative:
             return self._error(criterion, settings, f"the config has no such criterion for the case {row.case.eval_id!r}")
-        lacking = [row.lacks[need] for need in needs_of(criterion, self.config) if need in row.lacks]
-        if lacking:
-            return self._error(criterion, settings, f"the row has {' and '.join(lacking)}")
         if not isinstance(settings, spec.JudgedSettings | spec.CustomSettings):
             return await self._judged(row, criterion, settings)
         played, digest = row.conversation, hashlib.sha256()  # over what a judgement depends on
         for model in (row.case, *played.actual):
             digest.update(model.model_dump_json(exclude_none=True).encode("utf-8", "surrogatepass"))
-        digest.update(repr((criterion, played.session_state, played.error, played.unfinished)).encode("utf-8", "surrogatepass"))
+        digest.update(
+            repr((criterion, played.session_state, played.error, played.unfinished, played.unknown)).encode("utf-8", "surrogatepass")
+        )
         key = digest.hexdigest()
         while key in self._under_way:
             await self._under_way[key].wait()

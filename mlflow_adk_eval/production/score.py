@@ -62,7 +62,7 @@ Since = timedelta | datetime | str | None
 SAMPLE = "adk_eval_production/sample.json"
 """The artifact that says what was drawn, and what that says of all."""
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_LACKING = frozenset({"expected_response", "expected_calls", "scenario", "session_state", "baseline"})
+_LACKING = frozenset({"expected_response", "expected_calls", "scenario", "expected_state", "baseline"})
 """What no trace has."""
 _PAUSE_MS = 24 * 3600 * 1000
 """No user pauses longer in a conversation that the search looks for before the window."""

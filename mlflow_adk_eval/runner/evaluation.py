@@ -169,6 +169,7 @@ async def apply_criteria(
         unfinished=conversation.unfinished,
         ending=conversation.ending,
         inner_calls=conversation.inner_calls,
+        unknown=conversation.unknown,
         baseline=tuple(others[run_index % len(others)].actual) if others else None,
     )
     if not run.actual:

@@ -18,9 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from typing import Any, NamedTuple
-
-from pydantic_core import from_json
+from typing import Any, NamedTuple, cast
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
@@ -28,7 +26,8 @@ from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
-from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
+from mlflow_adk_eval.evalset.observation import NAMES, SILENT, Need
+from mlflow_adk_eval.evalset.parse import decode, from_json, no_collection, parse
 from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world
 from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.report import Report
@@ -62,6 +61,12 @@ class _Criterion(NamedTuple):
     """The columns of an outcome of the case that is its own, in parts."""
     bounds: tuple[float, float]
     greater_is_better: bool
+    needs: frozenset[str] = frozenset()
+    """Without which it has no score."""
+    worst_of_nothing: float | None = None
+    """The only score that a turn may have in which the agent did nothing; ``None``: any."""
+    whole: bool = False
+    """Whether it judges the case as a whole."""
 
 
 class TableReader:
@@ -105,8 +110,7 @@ class TableReader:
                 informative = (
                     name for name in CRITERIA.informative if name not in settings and part.columns.keys() >= set(columns_of(name))
                 )
-                bounds, better, names = self._config.bounds, self._config.greater_is_better, (*deciding, *informative)
-                plans[key] = [_Criterion(one, cell_columns(one), case_columns(one), bounds(one), better(one)) for one in names]
+                plans[key] = [self._criterion(name, settings.get(name)) for name in (*deciding, *informative)]
             for run_index in range(self._num_runs):
                 if rows := part.rows.get((case.eval_id, run_index)):
                     errors = part.columns["agent_error"]
@@ -117,6 +121,19 @@ class TableReader:
                         expected=case.conversation,
                         results=tuple(self._result(part, case, run_index, one, settings.get(one.name)) for one in plans[key]),
                     )
+
+    def _criterion(self, name: str, settings: CriterionSettings | None) -> _Criterion:
+        """Return what is needed to read a criterion's columns."""
+        columns = (name, cell_columns(name), case_columns(name), self._config.bounds(name), self._config.greater_is_better(name))
+        if name in (self._config.custom_metrics or {}):
+            return _Criterion(*columns)  # the user's own, which says nothing of what it needs
+        spec = CRITERIA[name]
+        return _Criterion(
+            *columns,
+            needs=frozenset(spec.needs_by(settings)),
+            worst_of_nothing=spec.worst_of_nothing if settings else None,
+            whole=spec.scope == "case",
+        )
 
     def _note(self, findings: Mapping[str, Iterable[str]]) -> bool:
         """Keep findings by kind; return whether there were any."""
@@ -154,6 +171,7 @@ class TableReader:
         if isinstance(overall, _Fault):
             faults.add([f"{place()}: {overall.reason}"])
             overall = outcomes.Errored(overall.reason)
+        faults.add(f"{place(turn)}: {fault}" for turn, fault in _unseen(criterion, cells, [part.columns["unknown"][row] for row in rows]))
         if settings and None in cells:
             faults.add(f"{place(turn)}: {name} has no status" for turn in _gaps(case, name, settings, cells))
         votes = part.stored.votes.get((case.eval_id, run_index, name), ()) if self._judged else ()
@@ -262,6 +280,30 @@ def _cell(score: Any, status: Any, reason: Any, name: str, bounds: tuple[float, 
         least, most = max(low, -LARGEST_SCORE), min(high, LARGEST_SCORE)
         return _Fault(f"{what} is {shown(score)}, outside its range from {least:g} to {most:g}")
     return outcomes.Scored(float(score), str(reason or ""))
+
+
+def _unseen(criterion: _Criterion, cells: Sequence[outcomes.Outcome | None], unknown: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the turns that have a score although what it rests on is unknown there, each with that.
+
+    Args:
+        criterion: what gave the scores.
+        cells: the outcomes of the turns.
+        unknown: by turn, the names of what is unknown, as one text.
+    """
+    if not any(unknown):
+        return
+    by_turn = [frozenset(str(text or "").split()) for text in unknown]
+    of_case, in_all = frozenset[str]().union(*by_turn), frozenset.intersection(*by_turn)
+    for turn, cell in enumerate(cells):
+        if not isinstance(cell, outcomes.Scored):
+            continue
+        names = of_case if criterion.whole else by_turn[turn]
+        for name in sorted(criterion.needs & names):
+            yield turn, f"{criterion.name} has a score, but this is unknown: {NAMES.get(cast('Need', name), name)}"
+        worst = criterion.worst_of_nothing
+        silent = SILENT in (in_all if criterion.whole else names)
+        if silent and worst is not None and abs(cell.score - worst) > outcomes.TOLERANCE:
+            yield turn, f"{criterion.name} has the score {cell.score:g}, but the agent did nothing in that turn"
 
 
 def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequence[outcomes.Outcome | None]) -> list[int]:

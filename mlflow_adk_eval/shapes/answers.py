@@ -32,7 +32,7 @@ from mlflow_adk_eval.evalset.models import (
     Part,
     value_at,
 )
-from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, RepeatedKeyError, from_lenient_json
 
 USER = ("messages", "input", "query", "question", "prompt", "user_message", "message", "request", "text", "content")
 """What inputs may call the user's message, or messages."""
@@ -111,7 +111,9 @@ def decoded_of(value: Any, path: str, wanted: str, source: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return from_lenient_json(value)
+    except RepeatedKeyError as repeats:
+        raise EvalSetError(source, repeats.problems(path)) from None
     except ValueError as error:
         raise EvalSetError(source, [Problem(path, f"a text that is not JSON ({error})", wanted)]) from None
     except RecursionError:

@@ -3,7 +3,7 @@
 Tables come from pandas, Arrow, Spark or a CSV file, so that a list may be a numpy array, a missing value NaN, and an object a JSON text;
 `plain` and `is_missing` even that out. `row_of` then reads the cells that `CELLS` names: ``predictions`` is what the agent did, ``targets``
 what it should have done, and the others say more of either. The result, a `Row`, is a case and a `Conversation`, as an eval set and an
-agent would give them, and what the row lacks, so that a criterion that needs it can say so. `shapes.records` makes cells of
+agent would give them; what the row does not say is unknown of the conversation, so that a criterion that needs it has no score. `shapes.records` makes cells of
 ``mlflow.genai`` records.
 """
 
@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from mlflow_adk_eval.config.spec import Need
 from mlflow_adk_eval.criteria.rubrics import rubric_types
 from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Part, Rubric, SessionInput
+from mlflow_adk_eval.evalset.observation import Need, Unknown
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import Told, decoded_of, is_list, is_missing, object_of, plain, read_calls, text_of, told_of
 
@@ -40,8 +40,6 @@ CELLS: Mapping[str, str] = {
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
 RESPONSE, CALLS, MADE = "targets", "expected_tool_calls", "tool_calls"
-"""Cells that some criteria cannot do without."""
-
 CELL_OF: Mapping[Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
 """The cell that holds what a criterion needs."""
 
@@ -64,10 +62,8 @@ class Row:
     case: EvalCase
     conversation: Conversation
     run_index: int = 0
-    lacks: Mapping[Need, str] = field(default_factory=dict[Need, str])
-    """What the row does not say, so that criteria that need it cannot say anything, each as what the row has in its place: ``no targets``."""
     unreadable: str = ""
-    """Why tool calls that the row tells cannot be read. They are then in neither case nor conversation, which `lacks` says, too."""
+    """Why tool calls that the row tells cannot be read. They are then in neither case nor conversation, where they are unknown."""
 
 
 def row_of(cells: Mapping[str, Any], source: str = "row", places: Mapping[str, str] = PLACES) -> Row:
@@ -95,9 +91,8 @@ def row_of(cells: Mapping[str, Any], source: str = "row", places: Mapping[str, s
         case = read.case(expected)
     return Row(
         case=case,
-        conversation=read.conversation(did, case),
+        conversation=read.conversation(did, case, expected),
         run_index=read.whole_number("run_index"),
-        lacks=read.lacking(expected, did),
         unreadable=did.unreadable or (expected.unreadable if expected else ""),
     )
 
@@ -134,8 +129,8 @@ class _Cells:
             final_session_state=self.json_object("expected_session_state"),
         )
 
-    def lacking(self, expected: Told | None, did: Told) -> dict[Need, str]:
-        """Return what is not known of what was expected, of which a whole case says all, and of what the agent did."""
+    def unsaid(self, expected: Told | None, did: Told) -> tuple[Unknown, ...]:
+        """Return what is unknown of what was expected, of which a whole case says all, and of what the agent did."""
         lacks: dict[Need, str] = {}
         if expected and RESPONSE not in self.cells:
             lacks["expected_response"] = self.missing(RESPONSE)
@@ -145,9 +140,9 @@ class _Cells:
             lacks["expected_calls"] = self.missing(CALLS, expected.unreadable)
         if not did.calls:
             lacks["calls"] = self.missing(MADE, did.unreadable)
-        return lacks
+        return tuple(Unknown(what=need, why=f"the row has {lack}") for need, lack in lacks.items())
 
-    def conversation(self, did: Told, case: EvalCase) -> Conversation:
+    def conversation(self, did: Told, case: EvalCase, expected: Told | None) -> Conversation:
         """Return what the agent did, with what the user said where the agent does not say so itself."""
         asked = case.conversation or ()
         turns: list[Invocation] = []
@@ -167,6 +162,7 @@ class _Cells:
             session_state=self.json_object("session_state"),
             error=error,
             unfinished=unfinished,
+            unknown=self.unsaid(expected, did),
         )
 
     def rubrics(self) -> tuple[Rubric, ...] | None:

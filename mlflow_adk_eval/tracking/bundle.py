@@ -31,6 +31,7 @@ from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.adk_form import for_adk
 from mlflow_adk_eval.evalset.conversation import REPLAYED
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import EvalSet, Json, canonical_json, eval_set_digest
@@ -264,7 +265,7 @@ def bundle_of(
         documents[SEQUENCE] = report.until_decided.dumps(cleaner.document)
     if parts.turns <= SMALL_TURNS:
         adk_result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
-        documents[EVAL_SET] = dumps(report.whole, indent=None).encode()
+        documents[EVAL_SET] = dumps(for_adk(report.whole, EVAL_SET), indent=None).encode()
         documents[RESULT] = cleaner.document(adk_result).encode()
     for name, content in documents.items():
         (parts.folder / name).write_bytes(content)

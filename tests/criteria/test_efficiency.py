@@ -28,10 +28,17 @@ def test_tool_calls_are_counted(invocation: Invocation, count: int) -> None:
 
 
 def test_a_model_call_is_an_event_that_says_what_it_used_or_which_model_it_was() -> None:
-    events = [event(usage_metadata={}), event(model_version="m"), event(call("a")), event(model_version="m", usage_metadata={"x": 1})]
+    events = [event(usage_metadata={}), event(model_version="m"), event(text="b"), event(model_version="m", usage_metadata={"x": 1})]
     assert inference_calls(recorded("x", *events)) == Scored(3.0)
-    assert inference_calls(recorded("x")) == Scored(0.0)
-    assert inference_calls(turn("x", call("a"))) == Skipped("no events were recorded")
+
+
+def test_what_does_not_say_how_often_a_model_was_asked_is_no_zero() -> None:
+    unknown = Skipped("no model call was recorded")
+    assert inference_calls(recorded("x")) == unknown
+    assert inference_calls(recorded("x", event(text="b"))) == unknown
+    assert inference_calls(recorded("x", event(usage_metadata={}), event(call("a")))) == unknown, "a model asked for the call"
+    assert inference_calls(turn("x", call("a"))) == unknown
+    assert inference_calls(recorded("x").model_copy(update={"inference_call_count": 0})) == Scored(0.0), "it was counted"
 
 
 def test_tokens_are_those_that_went_in_and_came_out() -> None:

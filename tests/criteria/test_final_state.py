@@ -3,10 +3,13 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+import anyio
 import pytest
 
-from mlflow_adk_eval.criteria.criterion import CaseRun
+from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import CaseRun, apply
 from mlflow_adk_eval.criteria.final_state import FinalSessionState, FinalStateSettings
+from mlflow_adk_eval.criteria.plan import planned_by
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, Skipped
 from tests.kit import case, turn
@@ -14,7 +17,9 @@ from tests.kit import case, turn
 
 def judge(actual: Json | None, expected: Json | None, match_type: Any = "SUBSET") -> Outcome | None:
     run = CaseRun(case=case("c", turn(), turn(), final_session_state=expected), actual=(turn(), turn()), session_state=actual)
-    first, last = FinalSessionState(FinalStateSettings(threshold=1.0, match_type=match_type))(run).per_invocation
+    settings = FinalStateSettings(threshold=1.0, match_type=match_type)
+    planned = planned_by(CRITERIA["final_session_state"], FinalSessionState(settings), settings)
+    first, last = anyio.run(apply, planned, run).per_invocation
     assert first is None, "a state is that of the whole conversation"
     return last
 

@@ -91,10 +91,10 @@ def test_a_side_without_words_scores_zero_and_says_so(response: str | None, refe
     assert found.rationale.endswith(note)
 
 
-def test_parts_are_joined_by_newlines_thoughts_included() -> None:
+def test_parts_are_joined_by_newlines_without_thoughts() -> None:
     parts = (Part(text="let me think", thought=True), Part(), Part(text="book"), Part(text="ed"))
     answer = Invocation(user_content=message("user", "hi"), final_response=Content(role="model", parts=parts))
-    (cell,) = ResponseMatch(CriterionSettings(threshold=0.8))(run_of([answer], [turn("let me think book ed")])).per_invocation
+    (cell,) = ResponseMatch(CriterionSettings(threshold=0.8))(run_of([answer], [turn("book ed")])).per_invocation
     assert isinstance(cell, Scored)
     assert cell.score == 1.0
 

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from mlflow_adk_eval.config.spec import CRITERIA
+from mlflow_adk_eval.criteria.criterion import apply
+from mlflow_adk_eval.criteria.plan import planned_by
 from mlflow_adk_eval.criteria.trajectory import ToolParameterSettings, ToolTrajectorySettings
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import FunctionCall
@@ -196,13 +199,15 @@ OUTER, DEEP = call("expert", request="x"), InnerCall(turn=0, after=1, agent="exp
 )
 def test_calls_of_agents_that_are_tools_count_where_asked(name: str, inner: Any, expected: Calls, found: float | str) -> None:
     spec = CRITERIA[name]
-    run = run_of([turn("", OUTER, PARIS), turn("")], [turn("", *expected), turn("")], inner_calls=inner)
-    cell, silent = spec.make(spec.settings(threshold=0.5, include_inner_calls=True))(run).per_invocation  # type: ignore[call-arg]
+    run = run_of([turn("", OUTER, PARIS), turn("hello")], [turn("", *expected), turn("")], inner_calls=inner)
+    settings: Any = spec.settings(threshold=0.5, include_inner_calls=True)  # type: ignore[call-arg]
+    cell, silent = anyio.run(apply, planned_by(spec, spec.make(settings), settings), run).per_invocation
     assert getattr(silent, "score", 1.0) == 1.0, "without any call, there is nothing that is not known"
     if isinstance(found, str):
         known = "they are kept where this package runs an agent of ADK, and plugins see what they call"
         assert cell == Errored(f"include_inner_calls: the calls of {found} are not known; {known}")
     else:
+        assert isinstance(cell, Scored)
         assert (cell.score == 1.0) is (found == 1.0)
     without = spec.make(spec.settings(threshold=0.5))(run).per_invocation[0]
     assert (without.score == 1.0) is (ROME not in expected)

@@ -200,8 +200,8 @@ def test_tool_calls_and_responses_come_from_either_shape() -> None:
     assert len(recorded.events) == 4
 
 
-def test_texts_are_joined_as_adk_joins_them() -> None:
-    parts = [{"text": "a"}, {"function_call": {"name": "f"}}, {"text": ""}, {"text": "b", "thought": True}]
+def test_texts_are_joined_as_adk_joins_them_but_for_thoughts() -> None:
+    parts = [{"text": "a"}, {"function_call": {"name": "f"}}, {"text": ""}, {"text": "hm", "thought": True}, {"text": "b"}]
     turn = turn_of(parse(set_of({"user_content": {"parts": parts}})))
     assert (turn.user_text, turn.final_text) == ("a\nb", "")
 

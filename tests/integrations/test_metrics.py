@@ -225,7 +225,8 @@ class TestRowsWithoutScore:
         table = frame(answer=["a", "b", "c"], reference=["a", "b", "c"], tool_calls=calls, expected_tool_calls=[[]] * 3)
         found = evaluated(table, metrics.from_config(), predictions="answer", targets="reference")
         assert found.scores(TRAJECTORY) == [None if index == place else 1.0 for index in range(3)]
-        assert found.reasons(TRAJECTORY)[place].startswith("NOT_EVALUATED: the row has tool calls that cannot be read ($.tool_calls: found")
+        blind = "NOT_EVALUATED: invocation 1 of 1: the tool calls are unknown: "
+        assert found.reasons(TRAJECTORY)[place].startswith(f"{blind}the row has tool calls that cannot be read ($.tool_calls: found")
         assert found.scores(RESPONSE) == [1.0] * 3
 
     def test_cells_with_nan_hold_nothing(self) -> None:
@@ -240,8 +241,8 @@ class TestRowsWithoutScore:
         assert found.scores(RESPONSE) == [1.0, None, None, 1.0]
         assert found.scores(TRAJECTORY) == [1.0, None, None, None]
         assert "row 2: 1 problem" in found.reasons(RESPONSE)[1]
-        assert found.reasons(RESPONSE)[2] == "NOT_EVALUATED: the row has no targets"
-        assert found.reasons(TRAJECTORY)[3] == "NOT_EVALUATED: the row has no expected_tool_calls and no tool_calls"
+        assert found.reasons(RESPONSE)[2] == "NOT_EVALUATED: invocation 1 of 1: the expected response is unknown: the row has no targets"
+        assert "no expected_tool_calls; the tool calls are unknown: the row has no tool_calls" in found.reasons(TRAJECTORY)[3]
 
     def test_without_targets_only_what_needs_none_has_a_score(self) -> None:
         config = {"criteria": {RESPONSE: 0.8, QUALITY: CONFIG["criteria"][QUALITY]}}

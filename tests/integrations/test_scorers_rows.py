@@ -31,6 +31,9 @@ def scored(**row: Any) -> dict[str, Any]:
     return {one.name: one.value if one.error is None else one.error.error_message for one in found}
 
 
+NO_CALLS = "invocation 1 of 1: the tool calls are unknown: the row has no outputs.tool_calls"
+
+
 @pytest.fixture(autouse=True)
 def _tracked(store: str) -> None:
     """Run on the module's store."""
@@ -39,8 +42,8 @@ def _tracked(store: str) -> None:
 @pytest.mark.parametrize(
     ("outputs", "trajectory", "rouge"),
     [
-        ("the light is on", "the row has no outputs.tool_calls", 1.0),
-        ({"response": "the light is on"}, "the row has no outputs.tool_calls", 1.0),
+        ("the light is on", NO_CALLS, 1.0),
+        ({"response": "the light is on"}, NO_CALLS, 1.0),
         ({"response": "the light is on", "tool_calls": [SWITCH]}, 1.0, 1.0),
         ({"response": "the light is on", "tool_calls": []}, 0.0, 1.0),
         ({"final_response": "the light is on", "intermediate_data": {"tool_uses": [SWITCH]}}, 1.0, 1.0),
@@ -53,8 +56,8 @@ def test_a_row_written_by_hand(outputs: Any, trajectory: Any, rouge: Any) -> Non
 
 def test_a_row_without_expectations_is_an_error_that_says_what_is_missing() -> None:
     assert scored(inputs=QUERY, outputs={"response": "x", "tool_calls": []}, expectations=None) == {
-        TRAJECTORY: "the row has no expectations.expected_tool_calls",
-        ROUGE: "the row has no expectations.expected_response",
+        TRAJECTORY: "invocation 1 of 1: the expected tool calls are unknown: the row has no expectations.expected_tool_calls",
+        ROUGE: "invocation 1 of 1: the expected response is unknown: the row has no expectations.expected_response",
     }
 
 
@@ -162,7 +165,7 @@ def test_a_trace_that_does_not_say_what_was_said_leaves_the_answer_to_the_output
     mlflow.flush_trace_async_logging()
     trace = mlflow.get_trace(root.trace_id)
     found = scored(inputs=QUERY, outputs="the light is on", expectations=EXPECTED, trace=trace)
-    assert found == {TRAJECTORY: "the row has no outputs.tool_calls", ROUGE: 1.0}
+    assert found == {TRAJECTORY: NO_CALLS, ROUGE: 1.0}
     assert root.trace_id in scored(inputs=QUERY, outputs=None, expectations=EXPECTED, trace=trace)[ROUGE]
 
 

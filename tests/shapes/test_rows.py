@@ -24,6 +24,13 @@ TURN = turn_json("light on", "it is on", SWITCH)
 CASE = {"eval_id": "lights", "conversation": [TURN], "session_input": {"app_name": "house", "user_id": "u"}}
 SESSION = {"app_name": "house", "user_id": "me", "state": {"owner": "x"}}
 
+RESPONSE = "targets"
+
+
+def lacks(row: Row) -> set[Need]:
+    """What is unknown of a row."""
+    return {entry.what for entry in row.conversation.unknown}
+
 
 def calls(turn: Invocation) -> list[tuple[str | None, Any]]:
     return [(call.name, call.args) for call in turn.tool_calls]
@@ -85,7 +92,7 @@ class TestTargets:
     def test_may_be_missing(self, turns: Any, expected: int) -> None:
         row = row_of({"predictions": turns})
         assert wanted(row) == [""] * expected
-        assert row.lacks["expected_response"] == "no targets"
+        assert "expected_response" in lacks(row)
 
     def test_may_be_a_case_with_all_it_holds(self) -> None:
         assert row_of({"predictions": TURN, "targets": CASE}).case == EvalCase.model_validate(CASE)
@@ -132,7 +139,7 @@ class TestToolCalls:
     def test_may_be_none_at_all(self, value: Any) -> None:
         row = row_of({"predictions": "done", "tool_calls": value})
         assert calls(row.conversation.actual[0]) == []
-        assert "calls" not in row.lacks
+        assert "calls" not in lacks(row)
 
     def test_without_arguments_have_none(self) -> None:
         assert calls(row_of({"predictions": "x", "tool_calls": [{"name": "ping"}]}).conversation.actual[0]) == [("ping", {})]
@@ -186,7 +193,7 @@ class TestLacks:
         ],
     )
     def test_are_what_nobody_said(self, cells: dict[str, Any], lacking: set[str]) -> None:
-        assert set(row_of(cells).lacks) == lacking
+        assert lacks(row_of(cells)) == lacking
 
 
 class TestInputs:
@@ -326,8 +333,9 @@ UNREADABLE: list[tuple[str, Any, str]] = [
 def test_calls_that_cannot_be_read_are_unknown_and_cost_no_more(cell: str, value: Any, reason: str) -> None:
     row = row_of({"predictions": "x", "targets": "x", "tool_calls": [], "expected_tool_calls": [], cell: value}, "row 5")
     need: Need = "calls" if cell == "tool_calls" else "expected_calls"
-    assert set(row.lacks) == {need}
-    assert re.match(r"tool calls that cannot be read \(" + reason, row.lacks[need])
+    (unknown,) = row.conversation.unknown
+    assert unknown.what == need
+    assert re.match(r"the row has tool calls that cannot be read \(" + reason, unknown.why)
     assert re.match(reason, row.unreadable)
     assert (row.conversation.actual[0].final_text, wanted(row)) == ("x", ["x"])
 
@@ -375,7 +383,7 @@ def test_rows_of_a_parquet_file(tmp_path: Path) -> None:
     assert [calls(turn) for turn in row.conversation.actual] == [[("switch", {"room": "hall"})], []]
     assert [turn.user_text for turn in row.case.conversation or ()] == ["one", "two"]
     assert wanted(row) == ["yes", "no"]
-    assert set(row.lacks) == {"expected_calls"}
+    assert lacks(row) == {"expected_calls"}
 
 
 def test_what_is_read_is_not_what_the_table_holds() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +25,12 @@ from mlflow_adk_eval.agents.recordings import Recorded, Recording, load_recordin
 from mlflow_adk_eval.agents.resolve import resolve_agent
 from mlflow_adk_eval.config.eval_config import EvalConfig, load_config
 from mlflow_adk_eval.config.inputs import ConfigSource, EvalSetSource, load_inputs
+from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, foreign_code, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, canonical
 from mlflow_adk_eval.integrations.evaluator.dataset import EvalSetTable
-from mlflow_adk_eval.integrations.scoring import needs_of
 from mlflow_adk_eval.judge.setup import JudgeArgs, judge_setup
 from mlflow_adk_eval.ledger import opened
 from mlflow_adk_eval.runner.evaluation import Options
@@ -185,10 +185,7 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
         EvalSetError: with the problem of a cell, or naming the cells that a criterion needs and a row does not have.
     """
     rows = [row_of_table(cells, f"row {number}") for number, cells in enumerate(table, 1)]
-    problems: list[Problem] = []
-    for row in rows:
-        problems += _lacking(row, config)
-    if problems:
+    if problems := [problem for row in rows for problem in _unsaid(row, config)]:
         raise EvalSetError(name, problems)
     runs: dict[str, list[Row]] = {}
     for row in rows:
@@ -202,17 +199,19 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
     return eval_set, Recording({eval_id: tuple(row.conversation for row in case_runs) for eval_id, case_runs in ordered.items()})
 
 
-def _lacking(row: Row, config: EvalConfig) -> Iterable[Problem]:
+def _unsaid(row: Row, config: EvalConfig) -> Iterator[Problem]:
     """Yield what criteria need and a row does not say: what nobody said is no evidence, nor are calls that cannot be read."""
     if row.unreadable:
         yield Problem(f"case {row.case.eval_id!r}", f"tool calls that cannot be read ({row.unreadable})", "tool calls with name and args")
         return
-    for criterion in config.criteria_of(row.case.eval_id):
-        for need in needs_of(criterion, config):
-            if need in row.lacks:
-                cell = CELL_OF[need]
-                wanted = f"what {criterion} needs: {CELLS[cell]}"
-                yield Problem(f"case {row.case.eval_id!r}", row.lacks[need], wanted)
+    lacking = {entry.what: entry.why for entry in row.conversation.unknown if entry.what in CELL_OF}
+    for criterion, settings in config.criteria_of(row.case.eval_id).items():
+        if criterion not in CRITERIA:
+            continue  # a metric of the user's own says nothing of what it needs
+        for need in CRITERIA[criterion].needs_by(settings):
+            if need in lacking:
+                found = lacking[need].removeprefix("the row has ")
+                yield Problem(f"case {row.case.eval_id!r}", found, f"what {criterion} needs: {CELLS[CELL_OF[need]]}")
 
 
 def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> list[dict[str, Any]]:

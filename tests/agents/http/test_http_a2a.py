@@ -91,7 +91,7 @@ def test_a_task_tells_what_happened_on_the_way_and_its_artifacts_are_the_answer(
     assert isinstance(turn.intermediate_data, IntermediateData)
     assert [parts[0].text for _, parts in turn.intermediate_data.intermediate_responses] == ["Looking.", "Switching."]
     assert {author for author, _ in turn.intermediate_data.intermediate_responses} == {"home"}
-    assert inference_calls(turn) == Skipped("no events were recorded")
+    assert inference_calls(turn) == Skipped("no model call was recorded")
 
 
 @both
