@@ -117,7 +117,7 @@ class Runner:
         """End the warm processes."""
         for process in self._processes:
             process.terminate()
-            process.wait()
+            process.communicate()  # closes its pipes, and waits
 
     def run(self, lie: Lie, tool: Tool) -> Outcome:
         """Run the commands of a lie until one does not return 0."""
