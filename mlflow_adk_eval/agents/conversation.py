@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Turn, User
+from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesChanges, SeesInnerCalls, Turn, User
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
 from mlflow_adk_eval.agents.replay import CaseWorld, Replay
 from mlflow_adk_eval.agents.tool_environment import tool_environment
@@ -166,12 +166,13 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
     known: Json = {"calls": tuple(world.calls), "model_calls": tuple(world.model_calls), "listings": world.listings} if world else {}
     return Conversation(
         actual=tuple(progress.turns),
-        session_state=progress.state,
+        session_state=None if world and world.lacks_changes else progress.state,
         error=progress.error,
         unfinished=progress.unfinished,
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
         inner_calls=tuple(progress.session.inner_calls) if isinstance(progress.session, SeesInnerCalls) else None,
+        changes=tuple(progress.session.changes) if isinstance(progress.session, SeesChanges) else (),
         **known,
     )
 

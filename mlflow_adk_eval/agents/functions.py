@@ -16,7 +16,7 @@ import copy
 import functools
 import inspect
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -25,13 +25,14 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from mlflow_adk_eval.agents.changes import ChangeLog
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
 from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
 from mlflow_adk_eval.agents.recordings import plain_state
 from mlflow_adk_eval.agents.replay import Tools, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of
 from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, RecordedCall, SessionChange
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
 from mlflow_adk_eval.judge.protocol import is_async
@@ -48,6 +49,7 @@ _WANTED = "wanted a function of the user's text and the session, or of the text 
 class _Call:
     """A call of a tool that is being made."""
 
+    call_id: str
     args: Json
     since: float
     answer: Any = None
@@ -63,11 +65,15 @@ class ToolRecorder:
     """Where the conversation runs, and so where `tools` is asked."""
     log: TurnLog = field(default_factory=lambda: TurnLog(author="agent", user=Content()))
     """The turn that is under way."""
+    turn: int = 0
+    """Its number, counted from 0."""
     homes: dict[str, str] = field(default_factory=dict[str, str])
     """Where the function of each tool's name is defined."""
     numbers: count[int] = field(default_factory=lambda: count(1))
     state: Callable[[], Json] = dict
     """The session's state, which tools may change."""
+    changes: ChangeLog = field(default_factory=ChangeLog)
+    """What the calls did to the state, where they are neither replayed nor recorded."""
 
     def recorded(self, function: F, name: str | None) -> F:
         """Return `function` so that its calls are recorded under `name`, after asking `tools` for an answer.
@@ -147,23 +153,25 @@ class ToolRecorder:
 
     @contextmanager
     def _kept(self, name: str, record: _Call) -> Generator[None]:
-        """Record how a call is answered, where that is asked for."""
+        """Record how a call is answered where that is asked for, else only what it does to the state."""
         world = self.tools.world if self.tools else None
-        if world is None or not world.replay.record:
-            yield
-            return
-        before, turn, error = plain_state(self.state()), world.turn, None
+        turn = world.turn if world else self.turn
+        before, raised = plain_state(self.state()), None
         try:
             yield
-        except Exception as raised:
-            error = error_of(raised)
+        except Exception as error:
+            raised = error_of(error)
             raise
         finally:
-            delta = changed(before, plain_state(self.state()))
-            came: Json = {"error": error} if error else {"answer": _json(record.answer)}
-            came["duration_s"] = round(self.log.record.now() - record.since, 6)
-            actions = {"state_delta": delta} if delta else {}
-            world.calls.append(RecordedCall(turn=turn, agent=self.log.author, tool=name, args=record.args, actions=actions, **came))
+            change = _change(before, plain_state(self.state()))
+            if world is None:
+                self.changes.add(turn, name, record.call_id, change, raised)
+            elif world.replay.record:
+                came: Json = {"error": raised} if raised else {"answer": _json(record.answer)}
+                came |= {"actions": change.actions} if change else {"changes_known": False}
+                came["duration_s"] = round(self.log.record.now() - record.since, 6)
+                where: Json = {"turn": turn, "agent": self.log.author, "tool": name, "args": record.args}
+                world.calls.append(RecordedCall(**where, **came))
 
     @contextmanager
     def _call(self, name: str, args: Json) -> Generator[_Call]:
@@ -178,7 +186,7 @@ class ToolRecorder:
         def answered(response: Json) -> None:
             add("user", Part(function_response=FunctionResponse(id=call_id, name=name, response=response)))
 
-        record = _Call(args, log.record.now())
+        record = _Call(call_id, args, log.record.now())
         add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
         try:
             with foreign_code(f"the tool {name}"):
@@ -190,6 +198,14 @@ class ToolRecorder:
             answered(object_of(_json(record.answer)))
         finally:
             log.record.tool.append((record.since, log.record.now()))
+
+
+def _change(before: Json, after: Json) -> SessionChange | None:
+    """Return how a call changed the state; ``None`` if it removed an entry, which no ``state_delta`` can say."""
+    if before.keys() - after.keys():
+        return None
+    delta = changed(before, after)
+    return SessionChange(actions={"state_delta": delta}) if delta else SessionChange()
 
 
 def _running_loop() -> AbstractEventLoop | None:
@@ -281,7 +297,9 @@ class CallableSession:
     async def turn(self, user: Content, /) -> Turn:
         """Call the function. What it raises is the turn's error; what had happened by then is kept."""
         self.session.user_content = user
-        log = self.session.recorder.log = TurnLog(author=self.agent.name, user=user)
+        recorder = self.session.recorder
+        recorder.turn = len(self.session.history)
+        log = recorder.log = TurnLog(author=self.agent.name, user=user)
         try:
             with foreign_code("the agent"):
                 function, args = self.agent.function, (user.text, self.session) if self.agent.with_session else (user.text,)
@@ -296,6 +314,11 @@ class CallableSession:
         invocation = log.finished()
         self.session.history.append(invocation)
         return Turn(invocation=invocation)
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """What the tool calls so far did to the state."""
+        return self.session.recorder.changes.changes
 
     def interrupted(self) -> Invocation | None:
         """Return what happened in the turn so far."""

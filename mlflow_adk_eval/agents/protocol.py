@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from mlflow_adk_eval.agents.replay import Tools
-from mlflow_adk_eval.evalset.conversation import Conversation, Ending, InnerCall
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, Ending, InnerCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 
 
@@ -65,6 +65,16 @@ class SeesInnerCalls(Protocol):
     @property
     def inner_calls(self) -> Sequence[InnerCall]:
         """Those of all turns so far, in the order in which they began."""
+        ...
+
+
+@runtime_checkable
+class SeesChanges(Protocol):
+    """A session that sees what its tool calls do to it."""
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """Those of all turns so far, in the order in which the calls ended."""
         ...
 
 

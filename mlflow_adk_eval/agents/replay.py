@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from mlflow_adk_eval.agents.conversation_calls import with_calls
 from mlflow_adk_eval.agents.recordings import Recording, dumps_recording
 from mlflow_adk_eval.agents.tool_environment import CaseTools
 from mlflow_adk_eval.criteria.alignment import differences
@@ -81,7 +82,7 @@ class Replay:
         for eval_id, runs in self._runs.items():
             self.recorded.update(call.tool for run in runs for call in run.calls)
             self.inner |= any(run.calls or run.model_calls for run in runs)
-            runs[:] = [run if run.calls or run.model_calls else _with_calls(run) for run in runs]
+            runs[:] = [run if run.calls or run.model_calls else with_calls(run) for run in runs]
             for index, run in enumerate(runs):
                 self.listings |= run.listings
                 for call in run.calls:
@@ -149,20 +150,6 @@ class Replay:
         return f"{call} was never recorded; the nearest recording{where} differs in {', '.join(few(apart, limit=_MAX_NAMED))}"
 
 
-def _with_calls(run: Conversation) -> Conversation:
-    """Return a conversation with the calls that its turns tell of."""
-    told = [(turn, call, answer) for turn, one in enumerate(run.actual) for call, answer in one.answered_calls() if answer is not None]
-    calls = [
-        RecordedCall(turn=turn, tool=call.name or "", args=call.args or {}, answer=_returned(got.response)) for turn, call, got in told
-    ]
-    return Conversation(actual=(), calls=tuple(calls), model_calls=run.model_calls, listings=run.listings)
-
-
-def _returned(response: Json | None) -> Any:
-    """Return what a tool returned, of which an object was made if it was none."""
-    return response["result"] if response is not None and response.keys() == {"result"} else response
-
-
 def _without(value: Any, path: Sequence[str]) -> Any:
     """Return a JSON value without what is at a path."""
     if not path:
@@ -189,6 +176,8 @@ class CaseWorld:
     turn: int = -1
     unrecorded: str = ""
     """The first call that was never recorded, whatever the agent made of the error."""
+    lacks_changes: bool = False
+    """Whether a recorded call has answered of which nobody knows what it changed in the session."""
     calls: list[RecordedCall] = field(default_factory=list[RecordedCall])
     """Those that were made and recorded, in the order in which they ended."""
     model_calls: list[RecordedModelCall] = field(default_factory=list[RecordedModelCall])
@@ -234,6 +223,7 @@ class CaseWorld:
             number = self._next_number(tool)
             found = self._nearest(self.replay.calls_like(tool, args))
             if found is not None:
+                self.lacks_changes |= not found.says_changes
                 self._done.append(Injection(invocation_index=self.turn, tool=tool, kind="replayed", call_index=number))
                 for call in found.inner:  # they are answered with it, so that a later call is not given their answers
                     self._done.append(Injection(invocation_index=self.turn, tool=call.tool, kind="replayed"))

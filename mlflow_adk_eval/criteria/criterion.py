@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from mlflow_adk_eval.errors import foreign_code
-from mlflow_adk_eval.evalset.conversation import Ending, InnerCall
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.observation import SHOWN_BY_ITSELF, Need, Unknown, is_void, unseen
 from mlflow_adk_eval.redact import redacted, secrets_of
@@ -29,6 +29,8 @@ class CaseRun:
     actual: tuple[Invocation, ...]
     session_state: Mapping[str, Any] | None = None
     """The state after the last turn; ``None`` where the agent does not report it."""
+    injections: tuple[Injection, ...] = ()
+    """The tool calls that something else than the tool answered or delayed."""
     error: str = ""
     """Why the conversation is not what the case asks for; empty where it is."""
     unfinished: bool = False

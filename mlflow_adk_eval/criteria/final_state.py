@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
 from mlflow_adk_eval.criteria.alignment import Difference, differences
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
+from mlflow_adk_eval.evalset.conversation import IN_THE_TOOLS_PLACE
 from mlflow_adk_eval.evalset.models import EvalCase, Json
 from mlflow_adk_eval.results.outcomes import Judged, Scored, Skipped
 
@@ -53,6 +54,9 @@ class FinalSessionState:
         lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in unlike[:_MAX_SHOWN]]
         if len(unlike) > _MAX_SHOWN:
             lines.append(f"- and {len(unlike) - _MAX_SHOWN} more")
+        injected = dict.fromkeys(f"`{found.tool}`" for found in run.injections if found.kind in IN_THE_TOOLS_PLACE)
+        if injected:
+            lines += ["", f"The tool environment answered calls of {', '.join(injected)} in the tool's place, so these changed no state."]
         return whole_case(run, Scored(0.0, "\n".join([f"The state differs ({match_type}):", "", *lines])))
 
 

@@ -28,7 +28,8 @@ SPEC = "spec.yaml"
 _USER = "adk_conformance_test_user"
 """Whom ADK records for."""
 _MOST_VALUES, _DEEPEST = 10_000_000, 200
-_CREDENTIALS = ("requested_auth_configs", "requested_tool_confirmations")
+_CREDENTIALS = ("requested_auth_configs",)
+_CONFIRMATIONS = "requested_tool_confirmations"
 
 
 class _Message(Model, extra="forbid"):
@@ -227,7 +228,11 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
         if answers:  # of calls at the same time, ADK merges what they did; a transfer runs as it is
             first = min(answers, key=lambda answer: answer.name == "transfer_to_agent")
             actions = {name: done for name, done in event.actions.items() if done not in ({}, None) and name not in _CREDENTIALS}
+            asked = actions.pop(_CONFIRMATIONS, None) or {}
             did[begun - 1, first.id] = actions
+            for answer in answers:  # each asks for its own
+                if answer.id in asked:
+                    did.setdefault((begun - 1, answer.id), {})[_CONFIRMATIONS] = {answer.id: asked[answer.id]}
     calls: list[RecordedCall] = []
     model_calls: list[RecordedModelCall] = []
     for index, call in enumerate(recorded):

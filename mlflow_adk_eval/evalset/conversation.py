@@ -58,6 +58,8 @@ EndReason = Literal["goal", "limit", "error"]
 InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model", "callback"]
 """*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent;
 *callback*: in a replay, the agent's own callback answered in the place of its tool."""
+IN_THE_TOOLS_PLACE: tuple[InjectionKind, ...] = ("error", "response")
+"""What the tool environment answered itself, so that no tool did anything."""
 REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model", "callback")
 """What the tool environment had no part in."""
 STEERING = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
@@ -139,21 +141,55 @@ class _Recorded(Model, extra="forbid"):
         return self
 
 
-class RecordedCall(_Recorded):
-    """A tool call: how it was answered, and what it did to the session."""
+class SessionChange(Model, extra="forbid"):
+    """What a tool call did to the session, besides what it answered."""
 
-    tool: str
-    args: Json = Field(default_factory=dict)
-    answer: Any = None
-    """What the tool returned, before ADK makes an object of it."""
     actions: Json = Field(default_factory=dict)
     """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
     state_in_place: Json = Field(default_factory=dict)
     """Entries of the state whose value it changed without setting it, so that no ``state_delta`` says so."""
     artifacts: dict[str, Json] = Field(default_factory=dict)
     """The artifacts that it saved, by file name, each as a part of ADK."""
+
+
+class CallChange(SessionChange):
+    """What one tool call of a turn did to the session, as it was seen while the tool ran.
+
+    A call without a `CallChange` was not seen: nobody knows what it changed. One that changed nothing has an empty one.
+    """
+
+    turn: int = Field(ge=0)
+    """Counted from 0."""
+    tool: str
+    call_id: str = ""
+    """The id of the call in the events of the turn. If several have the same, these are in the order in which they ended."""
+    error: RecordedError | None = None
+    """What the tool raised."""
+    lost: bool = False
+    """Whether it changed something that was not kept."""
+
+
+class RecordedCall(SessionChange, _Recorded):
+    """A tool call: how it was answered, and what it did to the session."""
+
+    tool: str
+    args: Json = Field(default_factory=dict)
+    answer: Any = None
+    """What the tool returned, before ADK makes an object of it."""
     inner: tuple[InnerCall, ...] = ()
     """What agents called that ran within it, as a function may run one. These calls were answered with it."""
+    changes_known: bool = True
+    """Whether it is known what the call did to the session."""
+
+    @property
+    def says_changes(self) -> bool:
+        """Whether it is known what the call did to the session, also for a call that was kept before anybody asked.
+
+        A call that was read from what a conversation said had no agent then, and nobody knew what it had changed.
+        """
+        if "changes_known" in self.model_fields_set:
+            return self.changes_known
+        return bool(self.agent or self.actions)
 
 
 class RecordedModelCall(_Recorded):
@@ -179,6 +215,8 @@ class Conversation:
     """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
     ending: Ending | None = None
     """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
+    changes: tuple[CallChange, ...] = ()
+    """What tool calls did to the session, as far as that was seen."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed, in order."""
     inner_calls: tuple[InnerCall, ...] | None = None
@@ -204,6 +242,8 @@ class ConversationOutcome(Model):
     """Whether its last invocation is the one in which the agent failed."""
     ending: Ending | None = None
     """Absent where no user was simulated."""
+    changes: tuple[CallChange, ...] = ()
+    """What tool calls did to the session, as far as that was seen."""
     injections: tuple[Injection, ...] = ()
     inner_calls: tuple[InnerCall, ...] | None = None
     """Absent where they are not known."""

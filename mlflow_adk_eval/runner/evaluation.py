@@ -165,6 +165,7 @@ async def apply_criteria(
         run_index=run_index,
         actual=tuple(conversation.actual),
         session_state=conversation.session_state,
+        injections=conversation.injections,
         error=conversation.error,
         unfinished=conversation.unfinished,
         ending=conversation.ending,

@@ -19,7 +19,7 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ from typing import Any
 
 import anyio
 
+from mlflow_adk_eval.agents.adk.changes import ChangeObserver
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.replay import WITHIN, AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
@@ -35,7 +36,7 @@ from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, InnerCall
 from mlflow_adk_eval.evalset.events import model_call, plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.runtime import require_extra
@@ -186,6 +187,7 @@ class AdkSession:
     record: TurnRecord = field(default_factory=TurnRecord)
     turns: int = 0
     inner_calls: list[InnerCall] = field(default_factory=list[InnerCall])
+    observer: ChangeObserver = field(default_factory=ChangeObserver)
     cut_off: BaseException | None = None
     """What cancelled a tool; ``None`` once something has come after it."""
     world: AdkWorld | None = None
@@ -205,6 +207,11 @@ class AdkSession:
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
         return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """What the tool calls so far did to the session; a conversation with a world has that in its recorded calls."""
+        return self.observer.log.changes
 
     def note_inner(self, call: InnerCall) -> None:
         """Note a call that leaves no event."""
@@ -303,13 +310,16 @@ class _CallRecorder:
         self.session.record.end(_key(callback_context))
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
-        record = self.session.record
+        record, world = self.session.record, self.session.world
         record.begin(tool_context.function_call_id, record.tool)
+        inner = tool_context.invocation_id != record.invocation_id
         unseen = getattr(tool, "include_plugins", True) is False  # of an agent that is a tool: then it runs without this plugin
-        if unseen or tool_context.invocation_id != record.invocation_id:
+        if unseen or inner:
             given = plain(tool_args)
             self.session.note_inner(InnerCall(turn=0, after=0, agent=tool_context.agent_name, tool=tool.name, args=given, unseen=unseen))
-        answered, world = await self.tools.answer(tool.name, tool_args) if self.tools else None, self.session.world
+        if not (world or inner):  # an agent that is a tool has a session of its own, whose changes come with its answer
+            self.session.observer.begin(tool_context)
+        answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
         if answered is None and world:
             return await world.answer(tool, tool_context.agent_name, tool_args, tool_context)
         if world:
@@ -318,13 +328,16 @@ class _CallRecorder:
 
     async def after_tool_callback(self, *, tool: Any, tool_context: Any, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
+        await self.session.observer.end(self.session.turns - 1, tool.name, tool_context)
         if self.session.world:
             self.session.world.ended(tool, tool_context)
 
-    async def on_tool_error_callback(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
+    async def on_tool_error_callback(self, *, tool: Any, tool_context: Any, error: BaseException, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
         if isinstance(error, asyncio.CancelledError):
             self.session.cut_off = error
+        elif isinstance(error, Exception):
+            await self.session.observer.end(self.session.turns - 1, tool.name, tool_context, error)
 
 
 def _key(callback_context: Any) -> tuple[str, str]:
