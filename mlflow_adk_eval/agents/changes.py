@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mlflow_adk_eval.evalset.conversation import CallChange, RecordedError, SessionChange
+from mlflow_adk_eval.evalset.conversation import CallChange, SessionChange
 
 _LARGEST = 1 << 18
 """How many bytes of changes are kept of a conversation. With more, its run has to be recorded, so that plain runs stay small."""
@@ -18,23 +18,17 @@ class ChangeLog:
     changes: list[CallChange] = field(default_factory=list[CallChange])
     _size: int = 0
 
-    def add(self, turn: int, tool: str, call_id: str, change: SessionChange | None, error: RecordedError | None = None) -> None:
+    def add(self, call: CallChange, change: SessionChange | None) -> None:
         """Note what a call did.
 
         Args:
-            turn: counted from 0.
-            tool: the tool that was called.
-            call_id: the id of the call in the turn's events.
+            call: which call it is, how long it took and what it raised.
             change: what it did; ``None`` if that could not be seen.
-            error: what the tool raised.
         """
-        call = CallChange(turn=turn, tool=tool, call_id=call_id)
-        added: dict[str, object] = {"error": error} if error is not None else {}
         if change is None or not self._has_room(change):
-            added["lost"] = True
+            self.changes.append(call.model_copy(update={"lost": True}))
         else:
-            added |= {name: value for name, value in change if value}
-        self.changes.append(call.model_copy(update=added))
+            self.changes.append(call.model_copy(update={name: value for name, value in change if value}))
 
     def _has_room(self, change: SessionChange) -> bool:
         if change == _NOTHING:

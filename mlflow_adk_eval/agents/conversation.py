@@ -164,15 +164,17 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         note({"adk_eval.turns": len(progress.turns), **({"error.type": "_OTHER"} if progress.error else {})})
     ending = Ending(reason="error", detail=progress.error) if progress.error else progress.ending
     known: Json = {"calls": tuple(world.calls), "model_calls": tuple(world.model_calls), "listings": world.listings} if world else {}
+    unknown = tuple(world.unknown) if world else ()
     return Conversation(
         actual=tuple(progress.turns),
-        session_state=None if world and world.lacks_changes else progress.state,
+        session_state=None if any(entry.what == "state" for entry in unknown) else progress.state,
         error=progress.error,
         unfinished=progress.unfinished,
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
         inner_calls=tuple(progress.session.inner_calls) if isinstance(progress.session, SeesInnerCalls) else None,
         changes=tuple(progress.session.changes) if isinstance(progress.session, SeesChanges) else (),
+        unknown=unknown,
         **known,
     )
 

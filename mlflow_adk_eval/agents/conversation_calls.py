@@ -17,64 +17,79 @@ from mlflow_adk_eval.evalset.models import FunctionCall, FunctionResponse, Invoc
 
 def with_calls(run: Conversation) -> Conversation:
     """Return a conversation with the calls that its turns tell of."""
-    changes = _Changes(list(run.changes))
-    told = _Told(changes)
+    reader = _Reader(list(run.changes))
     calls: list[RecordedCall] = []
     for turn, invocation in enumerate(run.actual):
-        injected = by_call(run.injections, turn, [call.name or "" for call in invocation.tool_calls])
-        spared = {
-            id(call) for call, found in zip(invocation.tool_calls, injected, strict=True) if found and found.kind in IN_THE_TOOLS_PLACE
-        }
-        calls += told.calls(turn, invocation, spared)
+        made = invocation.tool_calls
+        injected = by_call(run.injections, turn, [call.name or "" for call in made])
+        inner = run.inner_calls
+        seen = _Seen(
+            turn=turn,
+            spared={id(call) for call, found in zip(made, injected, strict=True) if found and found.kind in IN_THE_TOOLS_PLACE},
+            no_inner_calls=inner is not None and not any(call.turn == turn for call in inner),
+        )
+        calls += reader.calls(invocation, seen)
     return Conversation(actual=(), calls=tuple(calls), model_calls=run.model_calls, listings=run.listings)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is known of a turn besides its events."""
+
+    turn: int
+    spared: set[int]
+    """The calls that no tool answered."""
+    no_inner_calls: bool
+    """Whether it is known that no agent called anything within a tool. Which call others were within is not known."""
+
+
 @dataclass(slots=True)
-class _Changes:
+class _Reader:
+    """Reads the calls of a conversation, turn by turn."""
+
+    changes: list[CallChange]
     """What calls did to the session; each is taken once."""
-
-    left: list[CallChange]
-
-    def take(self, turn: int, call: FunctionCall) -> CallChange | None:
-        """Return what a call did; ``None`` if that was not seen."""
-        for place, change in enumerate(self.left):
-            if (change.turn, change.call_id, change.tool) == (turn, call.id, call.name):
-                return self.left.pop(place)
-        return None
-
-
-@dataclass(slots=True)
-class _Told:
-    """The calls of a conversation, turn by turn."""
-
-    changes: _Changes
     known: dict[str, FunctionCall] = field(default_factory=dict[str, FunctionCall])
     """The calls of the turns so far, by id."""
 
-    def calls(self, turn: int, invocation: Invocation, spared: set[int]) -> Iterator[RecordedCall]:
-        """Yield the calls of a turn, except for those that are `spared`."""
+    def calls(self, invocation: Invocation, seen: _Seen) -> Iterator[RecordedCall]:
+        """Yield the calls of a turn."""
         answered = invocation.answered_calls()
-        yield from self._made_again(turn, invocation, [answer for _, answer in answered if answer is not None])
+        yield from self._made_again(invocation, seen, [answer for _, answer in answered if answer is not None])
         for call, answer in answered:
             if call.id:
                 self.known[call.id] = call
-            change = self.changes.take(turn, call)
-            if id(call) not in spared and (answer is not None or change is not None):
-                yield _recorded(turn, call, answer, change)
+            change = self._take(seen.turn, call)
+            if id(call) not in seen.spared and (answer is not None or change is not None):
+                yield _recorded(call, answer, change, seen)
 
-    def _made_again(self, turn: int, invocation: Invocation, answers: Sequence[FunctionResponse]) -> Iterator[RecordedCall]:
+    def _made_again(self, invocation: Invocation, seen: _Seen, answers: Sequence[FunctionResponse]) -> Iterator[RecordedCall]:
         """Yield the calls of earlier turns that are answered in this one: the framework makes them again when the user has confirmed them."""
         here = {id(answer) for answer in answers}
         for answer in invocation.tool_responses:
             call = self.known.get(answer.id or "")
             if id(answer) not in here and call is not None:
-                yield _recorded(turn, call, answer, self.changes.take(turn, call))
+                yield _recorded(call, answer, self._take(seen.turn, call), seen)
+
+    def _take(self, turn: int, call: FunctionCall) -> CallChange | None:
+        """Return what a call did; ``None`` if that was not seen."""
+        for place, change in enumerate(self.changes):
+            if (change.turn, change.call_id, change.tool) == (turn, call.id, call.name):
+                return self.changes.pop(place)
+        return None
 
 
-def _recorded(turn: int, call: FunctionCall, answer: FunctionResponse | None, change: CallChange | None) -> RecordedCall:
-    known: Json = {"turn": turn, "tool": call.name or "", "args": call.args or {}, "changes_known": change is not None and not change.lost}
+def _recorded(call: FunctionCall, answer: FunctionResponse | None, change: CallChange | None, seen: _Seen) -> RecordedCall:
+    known: Json = {"turn": seen.turn, "tool": call.name or "", "args": call.args or {}}
+    unknown: list[str] = []
+    if change is None or change.lost:
+        unknown.append("state")
+    if not seen.no_inner_calls:
+        unknown.append("inner_calls")
+    known["unknown"] = tuple(unknown)
     if change is not None:
-        known |= {name: getattr(change, name) for name in ("actions", "state_in_place", "artifacts", "error") if getattr(change, name)}
+        names = ("actions", "state_in_place", "artifacts", "error", "duration_s")
+        known |= {name: getattr(change, name) for name in names if name in change.model_fields_set}
     if "error" not in known:
         known["answer"] = _returned(answer.response) if answer is not None else None
     return RecordedCall(**known)

@@ -164,12 +164,13 @@ class ToolRecorder:
             raise
         finally:
             change = _change(before, plain_state(self.state()))
+            came: Json = {"duration_s": round(self.log.record.now() - record.since, 6)}
+            came |= {"error": raised} if raised else {}
             if world is None:
-                self.changes.add(turn, name, record.call_id, change, raised)
+                self.changes.add(CallChange(turn=turn, tool=name, call_id=record.call_id, **came), change)
             elif world.replay.record:
-                came: Json = {"error": raised} if raised else {"answer": _json(record.answer)}
-                came |= {"actions": change.actions} if change else {"changes_known": False}
-                came["duration_s"] = round(self.log.record.now() - record.since, 6)
+                came |= {} if raised else {"answer": _json(record.answer)}
+                came |= {"actions": change.actions} if change else {"unknown": ("state",)}
                 where: Json = {"turn": turn, "agent": self.log.author, "tool": name, "args": record.args}
                 world.calls.append(RecordedCall(**where, **came))
 

@@ -230,9 +230,9 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
             actions = {name: done for name, done in event.actions.items() if done not in ({}, None) and name not in _CREDENTIALS}
             asked = actions.pop(_CONFIRMATIONS, None) or {}
             did[begun - 1, first.id] = actions
-            for answer in answers:  # each asks for its own
-                if answer.id in asked:
-                    did.setdefault((begun - 1, answer.id), {})[_CONFIRMATIONS] = {answer.id: asked[answer.id]}
+            for one in answers:  # each asks for its own
+                if one.id in asked:
+                    did.setdefault((begun - 1, one.id), {})[_CONFIRMATIONS] = {one.id: asked[one.id]}
     calls: list[RecordedCall] = []
     model_calls: list[RecordedModelCall] = []
     for index, call in enumerate(recorded):
@@ -243,8 +243,9 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
         if call.tool_recording:
             given, answer = call.tool_recording.tool_call, call.tool_recording.tool_response.response
             returned = None if answer == {"result": None} else answer  # a tool that has no answer yet returned nothing
+            where: Json = {"turn": turn, "agent": agent, "tool": given.name or "", "args": given.args or {}}
             done = did.get((turn, given.id), {})
-            calls.append(RecordedCall(turn=turn, agent=agent, tool=given.name or "", args=given.args or {}, answer=returned, actions=done))
+            calls.append(RecordedCall(**where, answer=returned, actions=done, unknown=("inner_calls",)))
         elif asked:
             whole = tuple(one for one in (*asked.llm_responses, asked.llm_response) if one is not None and not one.get("partial"))
             request = request_hash(asked.llm_request.model_dump(mode="json", exclude_unset=True))

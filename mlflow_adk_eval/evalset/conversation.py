@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.adk_form import move_strangers
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
-from mlflow_adk_eval.evalset.observation import Unknown
+from mlflow_adk_eval.evalset.observation import Observation, Unknown
 from mlflow_adk_eval.evalset.parse import Steps, decode, parse, repeated
 
 SCHEMA: Literal[1] = 1
@@ -134,6 +134,13 @@ class _Recorded(Model, extra="forbid"):
     """What was raised instead of an answer, or after some."""
     duration_s: float = Field(default=0.0, ge=0)
 
+    @property
+    def untimed(self) -> tuple[Observation, ...]:
+        """The observation that is missing if nobody knows how long the call took."""
+        if "duration_s" in self.model_fields_set:
+            return ()
+        return ("timing",)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.error is None and self.model_fields_set.isdisjoint(("answer", "answers")):
@@ -165,6 +172,7 @@ class CallChange(SessionChange):
     """The id of the call in the events of the turn. If several have the same, these are in the order in which they ended."""
     error: RecordedError | None = None
     """What the tool raised."""
+    duration_s: float = Field(default=0.0, ge=0)
     lost: bool = False
     """Whether it changed something that was not kept."""
 
@@ -178,18 +186,16 @@ class RecordedCall(SessionChange, _Recorded):
     """What the tool returned, before ADK makes an object of it."""
     inner: tuple[InnerCall, ...] = ()
     """What agents called that ran within it, as a function may run one. These calls were answered with it."""
-    changes_known: bool = True
-    """Whether it is known what the call did to the session."""
+    unknown: tuple[Literal["state", "inner_calls"], ...] = ()
+    """What is not known of it: what it changed in the session, what agents called within it."""
 
     @property
-    def says_changes(self) -> bool:
-        """Whether it is known what the call did to the session, also for a call that was kept before anybody asked.
-
-        A call that was read from what a conversation said had no agent then, and nobody knew what it had changed.
-        """
-        if "changes_known" in self.model_fields_set:
-            return self.changes_known
-        return bool(self.agent or self.actions)
+    def unseen(self) -> tuple[Observation, ...]:
+        """What is not known of the call, also of one that was kept before anybody asked."""
+        unknown: list[Observation] = [*self.unknown, *self.untimed]
+        if not ("unknown" in self.model_fields_set or self.agent or self.actions):
+            unknown += ["state", "inner_calls"]  # it was read from what a conversation said, which had nothing else
+        return tuple(unknown)
 
 
 class RecordedModelCall(_Recorded):

@@ -26,7 +26,9 @@ from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.scripted import Scripted, call, case_of, results, text, user_text
 
 _CONFIG = {"criteria": {"final_session_state": {"threshold": 1.0, "match_type": "EXACT"}}}
-NOT_SAID = "the session's final state is unknown"
+NOT_SAID = (
+    "the session's final state is unknown: the replayed calls do not say how they changed the session's state; record the run with --record"
+)
 
 
 class Shop:
@@ -168,7 +170,7 @@ def test_the_file_of_a_plain_run_says_what_its_tools_did() -> None:
         (2, "read_bill"),
     ]
     assert changes[1].actions == {"state_delta": {"count": 3, "by 2": True}}
-    assert changes[4] == CallChange(turn=2, tool="read_bill", call_id=changes[4].call_id)
+    assert changes[4] == CallChange(turn=2, tool="read_bill", call_id=changes[4].call_id, duration_s=changes[4].duration_s)
     text_of_file = dumps_recording(recording_of_report(live))
     assert "call_id" in text_of_file
     read = load_recording_of(text_of_file)
@@ -219,6 +221,31 @@ def test_a_source_that_does_not_say_what_tools_did_leaves_the_state_unknown(kind
         assert conversation(replayed).session_state is None
         assert replayed.verdict == "undecided"
         assert NOT_SAID in reason(replayed)
+
+
+def _unknown(report: Report) -> dict[str, list[int | None]]:
+    found: dict[str, list[int | None]] = {}
+    for entry in conversation(report).unknown:
+        found.setdefault(entry.what, []).append(entry.turn)
+    return found
+
+
+def test_a_replay_says_what_else_its_source_does_not_say() -> None:
+    """How long tools took, and what agents called within them, is not what it is when nothing took time or called anything."""
+    case = case_of("count", "hello", "count", state={"cart": []})
+    live = evaluated(Shop().agent(), case)
+    assert _unknown(live) == {}
+    assert _unknown(evaluated(Shop(closed=True).agent(), case, live)) == {}
+    told = evaluated(Shop(closed=True).agent(), case, _without_changes(live, "turns"))
+    assert _unknown(told) == {"state": [None], "inner_calls": [0, 1, 2], "timing": [0, 1, 2]}
+    config = parse_config({"criteria": {"invocation_duration_v1": 100.0, "tool_call_count_v1": 10.0}}, "config")
+    source = Options(replay=_without_changes(live, "turns"))
+    report = run(EvalSet(eval_set_id="s", eval_cases=(case,)), load_adk_agent(Shop(closed=True).agent()), config, source)
+    found = {result.criterion: result for result in report.cases[0].results}
+    assert "the duration is unknown: the replayed calls do not say how long they took" in explanation_of(
+        found["invocation_duration_v1"].overall
+    )
+    assert found["tool_call_count_v1"].score == 5 / 3
 
 
 def test_only_calls_that_are_replayed_make_the_state_unknown() -> None:

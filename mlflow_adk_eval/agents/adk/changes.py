@@ -7,6 +7,7 @@ neither replays nor records its calls. `redo` does such a change to the session 
 from __future__ import annotations
 
 import copy
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from mlflow_adk_eval.agents.changes import ChangeLog
 from mlflow_adk_eval.agents.replay import changed, error_of
 from mlflow_adk_eval.errors import foreign_code
-from mlflow_adk_eval.evalset.conversation import SessionChange
+from mlflow_adk_eval.evalset.conversation import CallChange, SessionChange
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Json
 
@@ -86,31 +87,43 @@ def _actions(context: Any) -> Json:
     return copy.deepcopy({name: value for name, value in dumped.items() if value or value is False})
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A call that has begun."""
+
+    at: float
+    before: SessionBefore | None
+    """``None`` if the session could not be read."""
+
+
 @dataclass(slots=True)
 class ChangeObserver:
     """Sees what the tool calls of a conversation do to its session."""
 
     log: ChangeLog = field(default_factory=ChangeLog)
-    _begun: dict[str, SessionBefore | None] = field(default_factory=dict[str, "SessionBefore | None"])
-    """The session before each call that has begun; ``None`` if it could not be read."""
+    _begun: dict[str, _Begun] = field(default_factory=dict[str, _Begun])
 
     def begin(self, context: Any) -> None:
         """Note that a call begins."""
-        self._begun[context.function_call_id] = None
+        before = None
         with suppress(Exception), foreign_code("the state"):  # which may hold anything, and must not cost the conversation
-            self._begun[context.function_call_id] = SessionBefore.of(context)
+            before = SessionBefore.of(context)
+        self._begun[context.function_call_id] = _Begun(time.perf_counter(), before)
 
     async def end(self, turn: int, tool: str, context: Any, error: Exception | None = None) -> None:
         """Note that a call ends, or fails. A callback may answer one that failed, so that it ends twice."""
         call_id = context.function_call_id
         if call_id not in self._begun:
             return
-        before = self._begun.pop(call_id)
+        begun = self._begun.pop(call_id)
+        call: Json = {"turn": turn, "tool": tool, "call_id": call_id, "duration_s": round(time.perf_counter() - begun.at, 6)}
+        if error is not None:
+            call["error"] = error_of(error)
         change = None
-        if before is not None:
+        if begun.before is not None:
             with suppress(Exception), foreign_code("the state"):  # as above
-                change = await before.change(context)
-        self.log.add(turn, tool, call_id, change, error_of(error) if error else None)
+                change = await begun.before.change(context)
+        self.log.add(CallChange(**call), change)
 
 
 async def redo(change: SessionChange, context: Any) -> None:
