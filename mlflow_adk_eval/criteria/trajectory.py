@@ -21,7 +21,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
-from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, json_equal, trajectory_matches
+from mlflow_adk_eval.criteria.alignment import (
+    MATCH_TYPES,
+    GeneratedIds,
+    MatchType,
+    Step,
+    align,
+    call_differences,
+    compared_args,
+    same_args,
+    trajectory_matches,
+)
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
@@ -154,9 +164,10 @@ def parameters(got: Sequence[FunctionCall], want: Sequence[FunctionCall], _: Too
             shares.append(0.0)
             blamed.append(Step("missing", call, None))
             continue
-        following, due, made = place + 1, call.args or {}, got[place].args or {}
+        following, due, made = place + 1, compared_args(call), compared_args(got[place])
         given = {name: made[name] for name in due if name in made}
-        equal = sum(json_equal(value, due[name]) for name, value in given.items())
+        ids = GeneratedIds()
+        equal = sum(same_args(value, due[name], ids) for name, value in given.items())
         shares.append(equal / len(due) if due else 1.0)
         if equal < len(due):
             blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
@@ -175,7 +186,7 @@ def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
     want, got = step.expected, step.actual
     if want and got:
         yield f"- `{want.name}` was called with different arguments:"
-        for place in islice(differences(got.args or {}, want.args or {}), _MAX_SHOWN):
+        for place in islice(call_differences(got, want), _MAX_SHOWN):
             yield f"  - `{place.path}`: expected {place.expected}, got {place.actual}"
     elif want:
         yield f"- missing: `{_call(want)}`"

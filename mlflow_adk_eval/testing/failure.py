@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.criteria.alignment import align, differences
+from mlflow_adk_eval.criteria.alignment import align, call_differences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
@@ -228,7 +228,7 @@ def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], set
         if step.actual:
             yield line(f"    + {_call(step.actual)}", "actual")
         if step.expected and step.actual:
-            for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
+            for found in islice(call_differences(step.actual, step.expected), _MAX_DIFFERENCES):
                 yield line(seen(f"    ?   {found.path}: expected {found.expected}, got {found.actual}"), "dim")
     if len(steps) > _MAX_CALLS:
         yield line(f"      and {len(steps) - _MAX_CALLS} more", "dim")

@@ -197,6 +197,23 @@ def test_true_is_not_one_here_and_is_in_adk() -> None:
     assert scores(by_adk(TRAJECTORY, *sides)) == [1.0]
 
 
+def test_an_id_of_adks_own_in_the_arguments_is_any_such_id_here_and_a_text_in_adk() -> None:
+    then, today = (f"adk-{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "ab")
+
+    def asked(call_id: str, **args: Any) -> tuple[Invocation, ...]:
+        original = {"id": call_id, "name": "pay", "args": args}
+        made = call("adk_request_confirmation", originalFunctionCall=original, toolConfirmation={"confirmed": False})
+        return (turn("x", made, call("poll", of=call_id)),)
+
+    same = asked(today, amount=5), asked(then, amount=5)
+    assert scores(by_us(TRAJECTORY, *same)) == [1.0]
+    assert scores(by_adk(TRAJECTORY, *same)) == [0.0]
+    other = asked(today, amount=6), asked(then, amount=5)
+    assert scores(by_us(TRAJECTORY, *other)) == scores(by_adk(TRAJECTORY, *other)) == [0.0]
+    without = asked(today, amount=5), (turn("x", call("poll", of=then)),)  # both count the call that ADK makes itself
+    assert scores(by_us(TRAJECTORY, *without)) == scores(by_adk(TRAJECTORY, *without)) == [0.0]
+
+
 def test_three_turns_of_exactly_the_threshold_pass_here_and_fail_in_adk() -> None:
     sides = ((turn("a b c d e f g x y z"),) * 3, (turn("a b c d e f g h i j"),) * 3)
     ours, theirs = by_us(RESPONSE, *sides), by_adk(RESPONSE, *sides, threshold=0.7)

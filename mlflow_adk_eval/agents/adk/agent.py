@@ -28,6 +28,7 @@ from typing import Any
 
 import anyio
 
+from mlflow_adk_eval.agents.adk.answers import OpenCalls
 from mlflow_adk_eval.agents.adk.changes import ChangeObserver
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.replay import WITHIN, AdkWorld
@@ -136,6 +137,7 @@ class AdkAgent:
             session_id, state = (given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}", given.state if given else {}
             created = await sessions.create_session(app_name=app_name, user_id=user_id, session_id=session_id, state=copy.deepcopy(state))
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
+            session.open_calls = OpenCalls.of(case)
             session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
             for callback in [name for name in dir(recorder) if name.endswith("_callback")]:
@@ -192,8 +194,7 @@ class AdkSession:
     """What cancelled a tool; ``None`` once something has come after it."""
     world: AdkWorld | None = None
     """What replays or records its calls; ``None``: they are real."""
-    made: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The ids of the calls so far that the user has not answered, by tool, for answers without id."""
+    open_calls: OpenCalls = field(default_factory=OpenCalls)
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the agent a message; a turn that fails is kept with the events it had."""
@@ -228,18 +229,14 @@ class AdkSession:
         from google.genai import types  # noqa: PLC0415
 
         message = types.Content.model_validate({"role": "user"} | user.model_dump(mode="json", exclude_none=True))
-        for answer in [part.function_response for part in message.parts or () if part.function_response and not part.function_response.id]:
-            made = self.made.get(answer.name or "")
-            if not made:
-                raise AgentError(f"the user answers the tool {answer.name!r}, but the agent has no open call of it")
-            answer.id = made.pop(0)
+        self.open_calls.bind([part.function_response for part in message.parts or () if part.function_response])
         session = {"user_id": self.session.user_id, "session_id": self.session.id}
         run = self.runner.run_async(**session, new_message=message, run_config=self.run_config)
         async with aclosing(run) as stream:
             async for event in stream:
                 self.events.append(event)
-                for call in () if event.partial else event.get_function_calls():
-                    self.made.setdefault(call.name, []).append(call.id)
+                if not event.partial:
+                    self.open_calls.add(event.get_function_calls())
                 self.cut_off = None
         if self.cut_off is not None:  # ADK 2 ends a run in which something was cancelled as if it were done
             raise self.cut_off
