@@ -111,11 +111,14 @@ class GeneratedIds:
 
     def pair(self, actual: Any, expected: Any) -> bool:
         """Whether two values are such ids, and stand for each other wherever they are."""
-        both = isinstance(actual, str) and isinstance(expected, str)
-        if not (both and _GENERATED_ID.fullmatch(actual) and _GENERATED_ID.fullmatch(expected)):
+        if not (_is_generated(actual) and _is_generated(expected)):
             return False
         stands_for = self.of_actual.setdefault(actual, expected)
-        return stands_for == expected and self.of_expected.setdefault(expected, actual) == actual
+        return bool(stands_for == expected and self.of_expected.setdefault(expected, actual) == actual)
+
+
+def _is_generated(value: Any) -> bool:
+    return isinstance(value, str) and _GENERATED_ID.fullmatch(value) is not None
 
 
 def _same_but_ids(actual: Any, expected: Any, ids: GeneratedIds) -> bool:

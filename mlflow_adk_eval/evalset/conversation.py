@@ -148,6 +148,9 @@ class _Recorded(Model, extra="forbid"):
         return self
 
 
+_READ_FROM_TURNS: tuple[Observation, ...] = ("state", "inner_calls")
+
+
 class SessionChange(Model, extra="forbid"):
     """What a tool call did to the session, besides what it answered."""
 
@@ -192,10 +195,10 @@ class RecordedCall(SessionChange, _Recorded):
     @property
     def unseen(self) -> tuple[Observation, ...]:
         """What is not known of the call, also of one that was kept before anybody asked."""
-        unknown: list[Observation] = [*self.unknown, *self.untimed]
+        unknown: tuple[Observation, ...] = self.unknown
         if not ("unknown" in self.model_fields_set or self.agent or self.actions):
-            unknown += ["state", "inner_calls"]  # it was read from what a conversation said, which had nothing else
-        return tuple(unknown)
+            unknown = _READ_FROM_TURNS  # it was read from what a conversation said, which had nothing else
+        return (*unknown, *self.untimed)
 
 
 class RecordedModelCall(_Recorded):

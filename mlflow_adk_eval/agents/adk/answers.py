@@ -46,7 +46,7 @@ class OpenCalls:
         ids = {call.id for call in self.made}
         unbound: list[Any] = []
         for answer in answers:
-            call_id = self.bound.get(answer.id, answer.id) if answer.id else None
+            call_id = self.bound.get(answer.id or "", answer.id or "")
             if call_id in ids:
                 self._take(answer, call_id)
             else:
