@@ -27,7 +27,7 @@ import anyio.to_thread
 
 from mlflow_adk_eval.agents.changes import ChangeLog
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, UNTOLD, Limits, Turn
 from mlflow_adk_eval.agents.recordings import plain_state
 from mlflow_adk_eval.agents.replay import Tools, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of
@@ -35,6 +35,7 @@ from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
 from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, RecordedCall, SessionChange
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.judge.protocol import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,6 +43,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ORIGINAL = "adk_eval_original"
 """The attribute that leads from a recorded tool to the function itself."""
 _TWO = 2
+_ONLY_TEXTS = (
+    "the agent is a function that returned only texts; "
+    "wrap its tools with session.tool, or return an Invocation with intermediate_data, even if that is empty"
+)
 _WANTED = "wanted a function of the user's text and the session, or of the text only"
 
 
@@ -294,11 +299,21 @@ class CallableSession:
 
     agent: CallableAgent
     session: Session
+    reports_calls: bool = False
+    """Whether a turn so far has said what was called in it."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what a function does not say that returns nothing but texts."""
+        recorder = self.session.recorder
+        if self.reports_calls or recorder.log.reports_calls or recorder.homes:
+            return ()
+        return tuple(Unknown(what=what, why=_ONLY_TEXTS) for what in UNTOLD)
 
     async def turn(self, user: Content, /) -> Turn:
         """Call the function. What it raises is the turn's error; what had happened by then is kept."""
         self.session.user_content = user
         recorder = self.session.recorder
+        self.reports_calls = self.reports_calls or recorder.log.reports_calls
         recorder.turn = len(self.session.history)
         log = recorder.log = TurnLog(author=self.agent.name, user=user)
         try:

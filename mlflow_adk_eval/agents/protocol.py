@@ -17,6 +17,7 @@ from typing import Protocol, runtime_checkable
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, Ending, InnerCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
+from mlflow_adk_eval.evalset.observation import Observation, Unknown
 
 
 class Agent(Protocol):
@@ -76,6 +77,18 @@ class SeesChanges(Protocol):
     def changes(self) -> Sequence[CallChange]:
         """Those of all turns so far, in the order in which the calls ended."""
         ...
+
+
+class KnowsItsLimits(Protocol):
+    """A session that cannot see everything of its conversation, and says what."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what it does not know of the turns so far."""
+        ...
+
+
+UNTOLD: tuple[Observation, ...] = ("calls", "documents")
+"""What is not known of an agent that says nothing but its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

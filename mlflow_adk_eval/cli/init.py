@@ -365,7 +365,7 @@ def _reviewed(eval_set: adk_eval.EvalSet, recorded: Collection[str], *, asks: bo
             continue
         for turn in case.conversation or ():
             lines = [f"user      {turn.user_text}", *(f"called    {call_text(call)}" for call in turn.tool_calls)]
-            screen.print(Text("\n".join([*lines, f"answered  {turn.final_text}"])), soft_wrap=True)
+            screen.print(Text("\n".join([*lines, f"answered  {turn.shown_answer or '(nothing)'}"])), soft_wrap=True)
         if not asks:
             kept.append(type(case).model_validate(dump(case) | {"tags": [*case.tags, GENERATED]}))
             continue

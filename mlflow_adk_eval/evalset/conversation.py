@@ -15,16 +15,18 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
 from mlflow_adk_eval.evalset.adk_form import move_strangers
+from mlflow_adk_eval.evalset.model_errors import failed_turn, told_errors
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
 from mlflow_adk_eval.evalset.observation import Observation, Unknown
 from mlflow_adk_eval.evalset.parse import Steps, decode, parse, repeated
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""
@@ -268,6 +270,29 @@ def outcome_of(conversation: Any) -> dict[str, Any]:
     return {name: value for name, (value, silent) in found.items() if value != silent}
 
 
+def ended_by_model(conversation: Conversation) -> Conversation:
+    """Return a conversation that ends in the first turn in which a model's error had the last word, as one ends in which a model raises.
+
+    What was said afterwards belongs to another conversation than the one that was to be judged.
+    """
+    failed = failed_turn(conversation.actual)
+    if failed is None:
+        return conversation
+    index, error = failed
+    is_last = index == len(conversation.actual) - 1
+    if conversation.error and conversation.unfinished and is_last:  # which says so already, or what came of it
+        return conversation
+    reason = f"turn {index + 1}: {redacted(error, secrets_of())}"
+    return replace(
+        conversation,
+        actual=tuple(conversation.actual[: index + 1]),
+        error=reason,
+        unfinished=True,
+        session_state=None,
+        ending=Ending(reason="error", detail=reason) if conversation.ending else None,
+    )
+
+
 class Turns(Protocol):
     """Whatever has what an agent did in a case, and what was expected of it."""
 
@@ -300,13 +325,18 @@ class TurnPair:
         """What took place; ``None`` where the agent did not get here."""
         self.expected = expected[index] if index < len(expected) else None
         """What was to take place; ``None`` where nothing was written down."""
-        self.answer = self.actual.final_text if self.actual else ""
-        """The agent's answer; may be empty."""
-        self.expected_answer = self.expected.final_text if self.expected else ""
+        self.answer = self.actual.shown_answer if self.actual else ""
+        """The agent's answer, with media as their types; empty where it did not answer."""
+        self.expected_answer = self.expected.shown_answer if self.expected else ""
         """What it was to answer; empty where that is not said."""
         said = self.actual.user_text if self.actual else ""
         self.user_text = said or (self.expected.user_text if self.expected else "")
         """What the user said; where a recording does not say, what was written down."""
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors of models in the turn, with what came of each."""
+        return told_errors(self.actual) if self.actual else []
 
     @property
     def calls(self) -> list[FunctionCall]:

@@ -139,9 +139,28 @@ class Part(Written):
     video_metadata: Any = None
 
     @property
+    def words(self) -> str:
+        """What it says in words, spoken ones included; empty for a thought, which nobody is told."""
+        if self.thought:
+            return ""
+        spoken = self.text or carried(self.audio_transcription, "text")
+        return spoken if isinstance(spoken, str) else ""
+
+    @property
+    def media_types(self) -> list[str]:
+        """The types of the files in it, such as ``image/png``; ``media`` where they are not known."""
+        files = [file for file in (self.inline_data, self.file_data) if file and not self.thought]
+        return [str(carried(file, "mime_type") or carried(file, "mimeType") or "media") for file in files]
+
+    @property
     def says_something(self) -> bool:
         """Whether it holds anything but a thought: a text, media, a call, a result, code."""
         return not self.thought and any(value for name, value in self if name not in _ABOUT_A_PART)
+
+
+def carried(value: Any, name: str) -> Any:
+    """Return a field of what is only carried along, which is JSON or an object of ADK."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 _ABOUT_A_PART = frozenset({"thought_signature", "part_metadata", "media_processing", "media_resolution", "video_metadata"})
@@ -157,8 +176,21 @@ class Content(Written):
 
     @property
     def text(self) -> str:
-        """All text parts, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
-        return "\n".join([part.text for part in self.parts or () if part.text and not part.thought])
+        """All words, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
+        return "\n".join([part.words for part in self.parts or () if part.words])
+
+    @property
+    def shown(self) -> str:
+        """What a reader is shown of it: its words, and the types of its media: ``[image/png]``."""
+        lines: list[str] = []
+        for part in self.parts or ():
+            lines += [part.words] if part.words else [f"[{media}]" for media in part.media_types]
+        return "\n".join(lines)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether anybody could notice it: whether it holds anything but thoughts."""
+        return any(part.says_something for part in self.parts or ())
 
 
 class RubricContent(Written):
@@ -199,10 +231,19 @@ class InvocationEvent(Written):
     """Why a model said nothing, such as ``SAFETY``; ADK ignores it."""
     error_message: str | None = None
     """The same in words; ADK ignores it."""
+    with_answer: bool | None = None
+    """Whether the turn's answer came with this error, as one that is cut; its text is the `final_response`. ADK ignores it."""
     invocation_index: Any = None
     """Of ADK's web editor; ADK ignores it."""
     tool_use_index: Any = None
     """Of ADK's web editor; ADK ignores it."""
+
+    @property
+    def error(self) -> str:
+        """Why a model said nothing, or no more, as ``SAFETY: blocked by a rule``; empty where it was no error."""
+        if not (self.error_code or self.error_message):
+            return ""  # as of most events
+        return ": ".join(dict.fromkeys(filter(None, (self.error_code, self.error_message))))
 
 
 class InvocationEvents(Written):
@@ -242,7 +283,7 @@ class Invocation(Written):
     tool_duration: float | None = None
     """Seconds."""
     inference_call_count: int | None = None
-    """The number of model calls, if it was counted while the turn ran; google-adk 2.13 does not write it."""
+    """The number of model calls, if it was counted while the turn ran; google-adk 2.13 has no place for it."""
     rubrics: tuple[Rubric, ...] | None = None
     app_details: AppDetails | None = None
 
@@ -255,6 +296,16 @@ class Invocation(Written):
     def final_text(self) -> str:
         """The agent's answer; may be empty."""
         return self.final_response.text if self.final_response else ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent answered anything that the user could notice."""
+        return self.final_response is not None and self.final_response.says_something
+
+    @property
+    def shown_answer(self) -> str:
+        """What a reader is shown of the agent's answer, media included; empty where it did not answer."""
+        return self.final_response.shown if self.final_response else ""
 
     @property
     def events(self) -> tuple[InvocationEvent, ...]:
@@ -291,8 +342,7 @@ class Invocation(Written):
     @property
     def errors(self) -> list[str]:
         """The reasons for missing model answers in this turn, in order."""
-        reasons = [(event.error_code, event.error_message) for event in self.events]
-        return [": ".join(dict.fromkeys(filter(None, pair))) for pair in reasons if any(pair)]
+        return [event.error for event in self.events if event.error]
 
     @property
     def tool_calls(self) -> list[FunctionCall]:
@@ -309,6 +359,14 @@ class Invocation(Written):
             return list(self.intermediate_data.tool_responses)
         contents = [event.content for event in self.events if event.content]
         return [part.function_response for content in contents for part in content.parts or () if part.function_response]
+
+    def for_adk(self) -> Invocation:
+        """Return the turn without what google-adk 2.13 would refuse to read."""
+        if "inference_call_count" not in self.model_fields_set:
+            return self
+        turn = self.model_copy(update={"inference_call_count": None})
+        turn.__pydantic_fields_set__.discard("inference_call_count")
+        return turn
 
     def answered_calls(self) -> list[tuple[FunctionCall, FunctionResponse | None]]:
         """Return each tool call with its answer: the one with its id, else the next one with its name."""

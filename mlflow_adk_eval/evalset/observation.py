@@ -134,8 +134,9 @@ def unseen(conversation: Observed, turn: int, needs: Iterable[Need]) -> str:
 
 def reason(conversation: Observed, turn: int, need: Need) -> str:
     """Return why one thing is unknown of a turn, as a sentence; empty where it is known."""
+    wanted = (need, _OF.get(need))
     for entry in conversation.unknown:
-        if entry.what == need and entry.turn in (None, turn):
+        if entry.what in wanted and entry.turn in (None, turn):
             return str(entry)
     if need == "call_results":
         of_calls = reason(conversation, turn, "calls")
@@ -157,8 +158,8 @@ def observed(conversation: Observed, turn: int) -> Mapping[Observation, Sight]:
     """
     invocation = conversation.actual[turn]
     found: dict[Observation, bool] = {
-        "answer": bool(invocation.final_text),
-        "media": any(part.inline_data or part.file_data for content in invocation.contents for part in content.parts or ()),
+        "answer": invocation.answered,
+        "media": any(part.media_types for content in invocation.contents for part in content.parts or ()),
         "calls": bool(invocation.tool_calls),
         "call_results": bool(invocation.tool_responses),
         "documents": any(event.grounding_metadata for event in invocation.events),
@@ -204,9 +205,7 @@ def is_void(invocation: Invocation) -> bool:
     data = invocation.intermediate_data
     if isinstance(data, IntermediateData) and (data.tool_uses or data.tool_responses or data.intermediate_responses):
         return False
-    contents = [event.content for event in invocation.events]
-    contents.append(invocation.final_response)
-    return not any(part.says_something for content in contents if content for part in content.parts or ())
+    return not (invocation.answered or any(event.content and event.content.says_something for event in invocation.events))
 
 
 def _call_results(invocation: Invocation) -> str:
@@ -251,6 +250,8 @@ def _state(conversation: Observed, _: int) -> str:
     return "the session's final state is unknown" if conversation.session_state is None else ""
 
 
+_OF: Mapping[Need, Need] = {"call_results": "calls", "inner_calls": "calls"}
+"""What cannot be known where something else is not."""
 _OF_TURNS: Mapping[Need, Callable[[Invocation], str]] = {
     "call_results": _call_results,
     "documents": _documents,

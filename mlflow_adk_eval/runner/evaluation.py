@@ -29,7 +29,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import UsageError, check_counts, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, Origin
+from mlflow_adk_eval.evalset.conversation import Conversation, Origin, ended_by_model
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.evalset.rows import StreamedCases
@@ -149,6 +149,7 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
                 conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
         return Conversation(actual=(), error=described(error))
+    conversation = ended_by_model(conversation)
     took_place, wanted = len(conversation.actual), case.conversation
     if conversation.error or wanted is None or took_place == len(wanted):
         return conversation
@@ -159,6 +160,7 @@ async def apply_criteria(
     case: EvalCase, run_index: int, conversation: Conversation, criteria: Sequence[Planned], baseline: Recording | None = None
 ) -> CaseResult:
     """Return what criteria make of a conversation. A baseline of fewer runs is compared with again and again."""
+    conversation = ended_by_model(conversation)
     others = baseline.runs.get(case.eval_id, ()) if baseline else ()
     run = CaseRun(
         case=case,

@@ -89,7 +89,7 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
 
 def outputs_of(conversation: Conversation) -> dict[str, Any]:
     """Return what an agent did as the outputs of a record; first, for people, its last answer."""
-    outputs: Json = {"response": conversation.actual[-1].final_text if conversation.actual else ""}
+    outputs: Json = {"response": conversation.actual[-1].shown_answer if conversation.actual else ""}
     outputs["conversation"] = [dump(turn) for turn in conversation.actual]
     if conversation.session_state is not None:
         outputs["session_state"] = dict(conversation.session_state)
@@ -176,12 +176,12 @@ def has_tools(outputs: Any) -> bool:
 
 def has_answer(outputs: Any) -> bool:
     """Whether outputs hold an answer."""
-    return any(turn.final_text for turn in _turns(outputs)[-1:])
+    return any(turn.answered for turn in _turns(outputs)[-1:])
 
 
 def with_turns(outputs: Any, turns: Sequence[Invocation]) -> dict[str, Any]:
     """Return outputs that say no more than an answer, with the turns that led to it; the answer is that of the last one."""
-    answers = [turn.final_response for turn in _turns(outputs)[-1:] if turn.final_text]
+    answers = [turn.final_response for turn in _turns(outputs)[-1:] if turn.answered]
     if answers and turns:
         turns = [*turns[:-1], turns[-1].model_copy(update={"final_response": answers[0]})]
     return {"conversation": list(turns), **said_beside(outputs)}

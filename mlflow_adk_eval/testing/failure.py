@@ -201,9 +201,15 @@ def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
     elif turn.calls:
         yield line("  tool calls", "dim")
         yield from (line(f"      {_call(call)}") for call in turn.calls[:_MAX_CALLS])
+    for error in turn.errors:
+        yield from indented([(seen(error), "unknown")], 2, "model: ")
     want, got = seen(turn.expected_answer), seen(turn.answer)
-    if not want:
-        yield from indented([("answered: ", "dim"), (got or "(nothing)", "")], 2)
+    if not got:
+        yield line("  the agent did not answer", "missed")
+    if not want and got:
+        yield from indented([("answered: ", "dim"), (got, "")], 2)
+    elif not want:
+        return
     elif want == got:
         yield from indented([("answered as expected: ", "dim"), (got, "")], 2)
     else:

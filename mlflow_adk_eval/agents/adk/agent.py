@@ -38,8 +38,9 @@ from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
 from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, InnerCall
-from mlflow_adk_eval.evalset.events import model_call, plain
+from mlflow_adk_eval.evalset.events import model_call, model_error, plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0
@@ -175,6 +176,41 @@ class AdkAgent:
 
 
 @dataclass(slots=True)
+class ModelRequests:
+    """How many requests models got in one turn: those that ADK counts, and those that only an event tells of."""
+
+    counters: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What ADK counts with, by the id of the invocation; an agent that is a tool has one of its own."""
+    agents: set[str] = field(default_factory=set[str])
+    """The agents whose requests ADK counts."""
+    others: set[str] = field(default_factory=set[str])
+    """The agents that are somebody's own code, which may ask a model itself."""
+
+    def note(self, agent: str, context: Any) -> None:
+        """Note that an agent is about to ask its model, unless a callback answers in the model's place."""
+        self.agents.add(agent)
+        # There is no public way: plugins are not told when a callback answers, nor of a model that streams nothing.
+        self.counters.setdefault(context.invocation_id, getattr(context, "_invocation_cost_manager", None))
+
+    def count(self, events: Sequence[Any]) -> int | None:
+        """Return the number of requests; ``None``: this version of ADK does not say it."""
+        counts = [getattr(counter, "_number_of_llm_calls", None) for counter in self.counters.values()]
+        if None in counts:
+            return None
+        return sum(filter(None, counts)) + len(self._told(events))
+
+    def foreign(self, events: Sequence[Any]) -> str:
+        """Return the first agent of somebody's own of whose models nothing is known; empty where there is none."""
+        silent = self.others - {event.author for event in self._told(events)}
+        return min(silent, default="")
+
+    def _told(self, events: Sequence[Any]) -> list[Any]:
+        """Return the events that tell of a request which ADK does not count."""
+        own = [event for event in events if event.author not in self.agents and not getattr(event, "partial", None)]
+        return [event for event in own if event.usage_metadata is not None or event.model_version is not None]
+
+
+@dataclass(slots=True)
 class AdkSession:
     """A session with the runner that serves it."""
 
@@ -195,10 +231,16 @@ class AdkSession:
     world: AdkWorld | None = None
     """What replays or records its calls; ``None``: they are real."""
     open_calls: OpenCalls = field(default_factory=OpenCalls)
+    requests: ModelRequests = field(default_factory=ModelRequests)
+    """What is known of the requests to models in the turn."""
+    unseen: list[Unknown] = field(default_factory=list[Unknown])
+    """What is not known of the turns before this one."""
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the agent a message; a turn that fails is kept with the events it had."""
+        self.unseen = list(self.unknown())
         self.user, self.events, self.record, self.cut_off = user, [], TurnRecord(), None
+        self.requests = ModelRequests()
         self.turns += 1
         error = ""
         try:
@@ -207,7 +249,7 @@ class AdkSession:
                 await self._run(user)
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
-        return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
+        return Turn(invocation=self._invocation(), error=error)
 
     @property
     def changes(self) -> Sequence[CallChange]:
@@ -223,6 +265,28 @@ class AdkSession:
     def interrupted(self) -> Invocation:
         """Return what happened in the turn so far."""
         self.record.cut_short()
+        return self._invocation()
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what plugins of ADK do not see of the turns so far."""
+        turn = self.turns - 1
+        unseen = list(self.unseen)
+        hidden = next((call.tool for call in self.inner_calls if call.turn == turn and call.unseen), "")
+        if hidden and not self.world:
+            why = f"the agent {hidden} runs without plugins (include_plugins is false), so nobody sees what its model does"
+            unseen.append(Unknown(what="model_calls", why=why, turn=turn))
+            unseen.append(Unknown(what="model_errors", why=why, turn=turn))
+        foreign = self.requests.foreign(self.events)
+        if foreign:
+            why = f"the agent {foreign} is none of ADK's own kinds, and its events do not say which models it asked"
+            unseen.append(Unknown(what="model_calls", why=why, turn=turn))
+        return unseen
+
+    def _invocation(self) -> Invocation:
+        """Return what happened in the turn so far."""
+        self.record.model_calls = self.requests.count(self.events)
+        if any(entry.what == "model_calls" and entry.turn == self.turns - 1 for entry in self.unknown()):
+            self.record.model_calls = None
         return turn_invocation(self.events, self.user, self.record)
 
     async def _run(self, user: Content) -> None:
@@ -281,6 +345,8 @@ class _CallRecorder:
         self.session.record.invocation_id = self.session.record.invocation_id or invocation_context.invocation_id
 
     async def before_agent_callback(self, *, agent: Any, **_: Any) -> None:
+        if _asks_by_itself(agent):
+            self.session.requests.others.add(agent.name)
         if self.session.world:
             self.session.world.check(agent)
 
@@ -289,9 +355,11 @@ class _CallRecorder:
 
         record = self.session.record
         record.requests.setdefault(callback_context.agent_name, llm_request)
+        context = callback_context._invocation_context  # noqa: SLF001 - ADK has no other way
+        self.session.requests.note(callback_context.agent_name, context)
         record.begin(_key(callback_context), record.model)
         if self.session.world:
-            self.session.world.prepare(callback_context._invocation_context.agent, llm_request)  # noqa: SLF001 - ADK has no other way
+            self.session.world.prepare(context.agent, llm_request)
         # Sent again as ADK's own evaluation does, unless the agent says how: a busy provider is no fault of the agent.
         config = llm_request.config
         options = config.http_options = config.http_options or types.HttpOptions()
@@ -302,6 +370,13 @@ class _CallRecorder:
         record.end(_key(callback_context))
         if callback_context.invocation_id != record.invocation_id:
             self.session.events.append(model_call(callback_context.agent_name, llm_response))
+
+    async def on_event_callback(self, *, invocation_context: Any, event: Any) -> None:
+        # As it is when the callbacks of the agent, which may answer instead, are done with it.
+        is_inner = invocation_context.invocation_id != self.session.record.invocation_id
+        error = model_error(event.author, event) if is_inner and not event.partial else None
+        if error is not None:
+            self.session.events.append(error)
 
     async def on_model_error_callback(self, *, callback_context: Any, **_: Any) -> None:
         self.session.record.end(_key(callback_context))
@@ -340,6 +415,13 @@ class _CallRecorder:
 def _key(callback_context: Any) -> tuple[str, str]:
     """Return what tells a model call from those that go on at the same time."""
     return callback_context.invocation_id, callback_context.agent_name
+
+
+def _asks_by_itself(agent: Any) -> bool:
+    """Whether an agent may ask a model in a way that ADK does not see: code of somebody's own that runs no other agents."""
+    from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent, SequentialAgent  # noqa: PLC0415 - an extra
+
+    return not isinstance(agent, (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)) and not getattr(agent, "sub_agents", None)
 
 
 def _import_adk() -> None:

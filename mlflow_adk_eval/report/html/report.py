@@ -22,6 +22,7 @@ from mlflow_adk_eval.criteria.alignment import align
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
 from mlflow_adk_eval.criteria.transcript import StepKind, final_text, steps, user_text
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
+from mlflow_adk_eval.evalset.model_errors import told_errors
 from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
@@ -95,6 +96,8 @@ class TurnView:
     """What the tool environment did to calls of which it is not known which they were."""
     events: tuple[tuple[str, str], ...] = ()
     """Everything that happened, in order: who or what, and the text. Empty where only a summary is shown."""
+    errors: tuple[str, ...] = ()
+    """The errors of models, with what came of each."""
 
 
 def turn_view(
@@ -158,6 +161,7 @@ def turn_view(
         information=" · ".join(f"{texts.line(name)} {cell.score:.4g}" for name, cell in informative if isinstance(cell, Scored)),
         injections=tuple(texts.words(f"{injection.tool}: {injection}") for injection in elsewhere),
         events=tuple(islice(_events(turn.actual, texts), MOST_EVENTS)) if whole and turn.actual else (),
+        errors=tuple(map(texts.words, turn.errors)),
     )
 
 
@@ -180,7 +184,7 @@ def _events(turn: Invocation, texts: Texts) -> Iterator[tuple[str, str]]:
             f"{texts.line(step.author) or 'Agent'} {_DEEDS[step.kind]} {texts.line(step.name)}{number}".rstrip(),
             texts.words(step.payload if said else "" if step.kind == "media" else json_text(step.payload)),
         )
-    yield from (("Error", texts.words(error)) for error in turn.errors)
+    yield from (("Error", texts.words(error)) for error in told_errors(turn))
     yield "Final answer", texts.words(final_text(turn))
 
 
