@@ -194,10 +194,13 @@ class ModelRequests:
 
     def count(self, events: Sequence[Any]) -> int | None:
         """Return the number of requests; ``None``: this version of ADK does not say it."""
-        counts = [getattr(counter, "_number_of_llm_calls", None) for counter in self.counters.values()]
-        if None in counts:
-            return None
-        return sum(filter(None, counts)) + len(self._told(events))
+        counted = len(self._told(events))
+        for counter in self.counters.values():
+            calls: int | None = getattr(counter, "_number_of_llm_calls", None)
+            if calls is None:
+                return None
+            counted += calls
+        return counted
 
     def foreign(self, events: Sequence[Any]) -> str:
         """Return the first agent of somebody's own of whose models nothing is known; empty where there is none."""

@@ -203,7 +203,10 @@ def turn_changes(pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
 def _turn(index: int, before: CaseResult, after: CaseResult) -> TurnChange:
     left, right = (_record(case, index) for case in (before, after))
     wanted = [case.expected[index] for case in (after, before) if case.expected and index < len(case.expected)]
-    answer, cells = next((turn.shown_answer for turn in wanted if turn.shown_answer), ""), tuple(_cells(index, before.results, after.results))
+    answer, cells = (
+        next((turn.shown_answer for turn in wanted if turn.shown_answer), ""),
+        tuple(_cells(index, before.results, after.results)),
+    )
     calls = call_changes(left.calls if left else (), right.calls if right else (), _calls(wanted[0]) if wanted else None)
     return TurnChange(index=index, before=left, after=right, expected_response=answer, calls=calls, cells=cells)
 

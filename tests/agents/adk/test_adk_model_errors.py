@@ -94,7 +94,7 @@ RECOVERING: dict[str, tuple[Callable[[], BaseAgent], str]] = {
 }
 
 
-def _instead(callback_context: Any, llm_response: LlmResponse) -> LlmResponse | None:  # noqa: ARG001 - ADK's names
+def _instead(callback_context: Any, llm_response: LlmResponse) -> LlmResponse | None:
     return said("instead") if llm_response.error_code else None
 
 
@@ -170,7 +170,7 @@ COUNTED: dict[str, tuple[Callable[[], BaseAgent], int | None]] = {
 }
 
 
-def _before(callback_context: Any, llm_request: LlmRequest) -> LlmResponse:  # noqa: ARG001 - ADK's names
+def _before(callback_context: Any, llm_request: LlmRequest) -> LlmResponse:
     return said("instead")
 
 
@@ -202,3 +202,23 @@ def test_adk_reads_a_result_whose_model_calls_were_counted() -> None:
     read = EvalSetResult.model_validate_json(dumps_result(result_of(report, app_name="app", created=0.0)))
     (result,) = read.eval_case_results
     assert result.eval_metric_result_per_invocation[0].actual_invocation.final_response.parts[0].text == "done"
+
+
+@pytest.mark.needs("google-adk", "2.13")
+def test_adk_takes_the_draft_for_the_answer() -> None:
+    from google.adk.evaluation.evaluation_generator import EvaluationGenerator
+
+    drafted = Event(invocation_id="i", author="writer", content=types.Content(role="model", parts=text("draft")))
+    failed = Event(invocation_id="i", author="checker", error_code="SAFETY")
+    (made,) = EvaluationGenerator.convert_events_to_eval_invocations([drafted, failed])
+    assert made.final_response is drafted.content
+    assert "SAFETY" not in made.model_dump_json()
+
+
+@pytest.mark.needs("google-adk", "2.13")
+def test_adk_does_not_count_a_model_without_usage() -> None:
+    from tests.criteria.test_adk_agreement import by_adk
+
+    played = play(agent("a", [call("ping")], text("done"), tools=[ping]), case_of("hi"))
+    assert played.actual[0].model_calls == 2
+    assert not by_adk("inference_call_count_v1", tuple(one.for_adk() for one in played.actual)).overall_score
