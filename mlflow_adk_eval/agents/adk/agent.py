@@ -422,9 +422,9 @@ def _key(callback_context: Any) -> tuple[str, str]:
 
 def _asks_by_itself(agent: Any) -> bool:
     """Whether an agent may ask a model in a way that ADK does not see: code of somebody's own that runs no other agents."""
-    from google.adk.agents import LlmAgent, LoopAgent, ParallelAgent, SequentialAgent  # noqa: PLC0415 - an extra
+    from google.adk.agents import LlmAgent  # noqa: PLC0415 - an extra
 
-    return not isinstance(agent, (LlmAgent, LoopAgent, ParallelAgent, SequentialAgent)) and not getattr(agent, "sub_agents", None)
+    return not isinstance(agent, LlmAgent) and not getattr(agent, "sub_agents", None)
 
 
 def _import_adk() -> None:
