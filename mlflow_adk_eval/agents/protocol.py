@@ -79,6 +79,7 @@ class SeesChanges(Protocol):
         ...
 
 
+@runtime_checkable
 class KnowsItsLimits(Protocol):
     """A session that cannot see everything of its conversation, and says what."""
 
