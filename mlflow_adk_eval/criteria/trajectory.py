@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
+from mlflow_adk_eval.config.spec import CriterionSpec, read_name
 from mlflow_adk_eval.criteria.alignment import (
     MATCH_TYPES,
     GeneratedIds,
@@ -33,6 +33,7 @@ from mlflow_adk_eval.criteria.alignment import (
     trajectory_matches,
 )
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.evalset.observation import Need
@@ -50,7 +51,7 @@ def _match_type(value: Any) -> Any:
     return read_name(value)
 
 
-class ToolCallSettings(CriterionSettings):
+class ToolCallSettings(ExpectedCallsSettings):
     """Which tool calls are compared with the expected ones."""
 
     # Not written where it is off: then the config has the digest that it always had.
@@ -79,10 +80,14 @@ class ToolParameterSettings(ToolCallSettings):
 
     def applies_to(self, case: EvalCase) -> bool:
         """Leave out a case that expects no call: it has no argument to compare."""
+        if not super().applies_to(case):
+            return False
         return case.conversation is None or OPEN in case.tags or any(turn.tool_calls for turn in case.conversation)
 
     def scores_turn(self, case: EvalCase, index: int) -> bool:
         """Leave out a turn that expects no call."""
+        if not super().scores_turn(case, index):
+            return False
         return OPEN in case.tags or all(turn.tool_calls for turn in (case.conversation or ())[index : index + 1])
 
 
@@ -105,7 +110,7 @@ class ComparedCalls:
             calls = made_calls(actual, run.inner_calls, next(turns), self.settings)
             return self.compare(calls, expected.tool_calls, self.settings)
 
-        return judge_pairs(run, judge)
+        return judge_pairs(run, judge, self.settings)
 
 
 def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, turn: int, settings: ToolCallSettings) -> list[FunctionCall]:

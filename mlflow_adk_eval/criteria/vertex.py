@@ -145,13 +145,14 @@ class TurnGrade(JudgedTurns[VertexSettings]):
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
-        if trivial(transcript.final_text(turn)):
+        answer = self.answer(turn)
+        if trivial(answer):
             worst = min(self.label_values, key=self.label_values.__getitem__)
             return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
         texts = {
             "earlier_turns": transcript.dialogue_text(run.actual[:index]),
             "user_message": transcript.user_text(turn),
-            "response": transcript.final_text(turn),
+            "response": answer,
         }
         question = Question(prompt=load_prompt(self.name), blocks=blocks_of(texts), label_values=self.label_values)
         return await ask_judge(self.collector, question, place(run, index, self.name))
@@ -225,7 +226,7 @@ class VertexTurns:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_turns(run, partial(self._turn, run))
+        return await judged_turns(run, partial(self._turn, run), self.settings)
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
         turn = run.actual[index]
@@ -301,7 +302,15 @@ def _spec(name: str, about: str, **how: Any) -> CriterionSpec:
 def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, instance: Instance) -> CriterionSpec:
     bounds, kept = (min(worth.values()), max(worth.values())), "the service's explanation, or every vote with its explanation"
     by_service = partial(VertexTurns, name, metric, instance, bounds)
-    return _spec(name, about, kept=kept, bounds=bounds, make=partial(TurnGrade, name=name, label_values=worth), by_service=by_service)
+    return _spec(
+        name,
+        about,
+        kept=kept,
+        reads_intermediate=True,
+        bounds=bounds,
+        make=partial(TurnGrade, name=name, label_values=worth),
+        by_service=by_service,
+    )
 
 
 def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
@@ -311,6 +320,7 @@ def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> Criterion
 
 def _service_spec(name: str, about: str, instance: Instance, needs: tuple[Need, ...] = ()) -> CriterionSpec:
     how: dict[str, Any] = {"kept": "the service's explanation and its verdict on each rubric", "settings": ServiceSettings, "needs": needs}
+    how["reads_intermediate"] = True
     by_service = partial(VertexTurns, name, name, instance, _SHARE)
     return CriterionSpec(name=name, origin="vertex", about=about, make=by_service, by_service=by_service, **how)
 

@@ -431,7 +431,7 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
     loaded: Json = json.loads(given)
     options = loaded.pop("judge_options", None)
     loaded.pop("judge_hosts", None)  # whoever may write a scorer cannot allow its endpoints
-    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}")
+    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}", stored=True)
     judging = cast("JudgeArgs", loaded | ({"judge_options": JudgeOptions(**options)} if options else {}))
     scorers = scorers_of(config, judging, session_level=session_level)
     return next(one for one in scorers if isinstance(one, CriterionScorer) and one.criterion == criterion)

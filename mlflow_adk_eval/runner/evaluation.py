@@ -211,6 +211,11 @@ class Evaluation:
         self.remarks: set[str] = set()
         """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
+        if self.plan.coverage:
+            if self.recording is None:
+                self.plan.coverage.check(config.source)
+            for obstacle in self.plan.coverage.obstacles:
+                _logger.warning("%s", obstacle)
         if self.plan.pairwise and options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with; set baseline=")
         if options.workers > 1:
@@ -347,7 +352,7 @@ class Evaluation:
         return cases
 
     def _notes(self) -> Iterator[str]:
-        """Say that cases were picked, where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
+        """Say that cases were picked, where a recording is not of these cases, and what cases expect that nobody reads."""
         recording, eval_set = self.recording, self.eval_set
         if eval_set.picked_from:
             share = f"{len(eval_set.eval_cases)} of {counted(eval_set.picked_from, 'case')}"
@@ -357,10 +362,8 @@ class Evaluation:
         if changed := changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []:
             yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
-        unused = self.plan.unused_rubrics
-        yield from unused.first
-        if unused.more:
-            yield f"and {unused.more} more rubrics"
+        if self.plan.coverage:
+            yield from self.plan.coverage.notes
 
 
 @dataclass(slots=True)

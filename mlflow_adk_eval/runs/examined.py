@@ -21,7 +21,8 @@ from itertools import pairwise, product
 from typing import Any, NamedTuple, cast
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA, LARGEST_SCORE, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.criteria.coverage import Coverage
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
@@ -38,9 +39,6 @@ from mlflow_adk_eval.runs.parts import ACTUAL, CASES, CELLS, VOTES, WHERE, case_
 from mlflow_adk_eval.runs.replays import REPLAY, WORLD, replay_problems
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun, open_run
 from mlflow_adk_eval.text import Few
-
-LARGEST_SCORE = 1e150
-"""Beyond it the sums and squares of scores would be no numbers any more."""
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of cells, by column."""
@@ -183,7 +181,7 @@ class TableReader:
                 if isinstance(cell, outcomes.Scored) and turn not in cast and _needs_judge(name, turn, cell)
             )
             self.vote_sources.update((name, vote.host, vote.asked_in) for vote in votes if vote.verdict is not None)
-        planned = outcomes.PlannedCriterion(name, settings.threshold if settings else None, criterion.greater_is_better)
+        planned = outcomes.PlannedCriterion(name, self._config.threshold_of(name, settings), criterion.greater_is_better)
         return outcomes.CriterionResult(*planned, overall=overall, per_invocation=cells, votes=tuple(votes))
 
 
@@ -356,6 +354,8 @@ class ReadableRun(ExaminedRun):
     """Whether a model played the user in a case."""
     vote_sources: Mapping[tuple[str, str, str], int]
     """How many votes with a verdict there are of each criterion, host and other evaluation that asked for them; empty: this one."""
+    coverage: Coverage
+    """What its criteria read of its cases."""
 
 
 @no_collection()
@@ -372,7 +372,14 @@ def examine(evidence: Evidence) -> ExaminedRun:
             return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
         cases = StoredCases(reading.columns, reading.run)
         evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
-        report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
+        report = Report(
+            eval_set=evaluated,
+            config=reading.config,
+            cases=cases,
+            num_runs=reading.num_runs,
+            until_decided=until_decided,
+            notes=reading.coverage.notes,
+        )
         problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
         if reading.world or REPLAY in evidence.params or WORLD in evidence.params:
             report = replace(report, world=reading.world)
@@ -388,6 +395,7 @@ def examine(evidence: Evidence) -> ExaminedRun:
         tags=reading.tags,
         simulated=reading.simulated,
         vote_sources=reading.table.vote_sources,
+        coverage=reading.coverage,
     )
 
 
@@ -411,7 +419,7 @@ def read_config(evidence: Evidence) -> EvalConfig:
     Raises:
         ConfigError: if it cannot be read.
     """
-    return parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}")
+    return parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}", stored=True)
 
 
 class _Reading:
@@ -445,6 +453,7 @@ class _Reading:
             self._unknown_runs = f"the run's parameter adk_eval.num_runs is {shown(text)}; wanted a whole number of at least 1"
         self.table = TableReader(self.config, self.num_runs or 1)
         self.columns = CaseColumns()
+        self.coverage = Coverage(self.config)
 
     def read_parts(self) -> None:
         """Take the cases and the rows of all parts.
@@ -472,6 +481,7 @@ class _Reading:
             self._pass_over()
             self.eval_ids.append(case.eval_id)
             self._add(case)
+            self.coverage.see(case)
             cases.append(stored.light_case(index, case) if len(self.run.parts) > 1 else case)
         length = len(stored.run_ids)
         if not self._unknown_runs and self.num_runs > max(length, _MANY_RUNS):  # before anything is counted up to it

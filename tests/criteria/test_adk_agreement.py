@@ -127,7 +127,7 @@ def test_parameters_score_as_in_adk(sides: Any) -> None:
 @given(pairs())
 def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
     ours, theirs = (judge(RESPONSE, *sides) for judge in (by_us, by_adk))
-    references = [expected.final_text.strip() for expected in sides[1]]
+    references = [tokens(expected.final_text) for expected in sides[1]]
     assert scores(ours) == [score if reference else None for score, reference in zip(scores(theirs), references, strict=True)]
     assert ours.score == (pytest.approx(theirs.overall_score, abs=1e-12) if all(references) else None)
 
@@ -139,6 +139,24 @@ def test_a_response_beside_no_reference_has_no_score_here_and_zero_in_adk(refere
     assert (scores(ours), scores(theirs)) == ([None, 1.0], [0.0, 1.0])
     assert (ours.score, theirs.overall_score) == (None, 0.5)
     assert ours.per_invocation[0] == NO_REFERENCE
+
+
+@pytest.mark.parametrize("text", ["👍", "…", "!!!"])
+def test_a_reference_without_words_has_no_score_here_and_zero_in_adk(text: str) -> None:
+    for response in (text, "42", ""):
+        sides = ((turn(response),), (turn(text),))
+        assert (scores(by_us(RESPONSE, *sides)), scores(by_adk(RESPONSE, *sides))) == ([None], [0.0])
+    sides = ((turn(text),), (turn("42"),))
+    assert scores(by_us(RESPONSE, *sides)) == scores(by_adk(RESPONSE, *sides)) == [0.0]
+
+
+def test_texts_on_the_way_are_compared_here_if_the_settings_say_so_and_never_in_adk() -> None:
+    sides = ((recorded("two", event(text="one")),), (recorded("two", event(text="one")),))
+    other = ((recorded("two", event(text="three")),), sides[1])
+    for included, ours in ((False, [1.0, 1.0]), (True, [1.0, 0.5])):
+        setting = {"include_intermediate_responses_in_final": included}
+        assert [scores(by_us(RESPONSE, *each, **setting)) for each in (sides, other)] == [[score] for score in ours]
+        assert [scores(by_adk(RESPONSE, *each, **setting)) for each in (sides, other)] == [[1.0], [1.0]]
 
 
 def test_a_response_that_is_media_has_no_score_here_and_zero_in_adk() -> None:
