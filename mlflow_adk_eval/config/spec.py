@@ -121,7 +121,7 @@ class ReferenceSettings(ExpectingSettings):
         if case.conversation is None:
             return "a reference conversation (it is a scenario)"
         if OPEN in case.tags:
-            return f"what is expected, which nobody has written (its tag is {OPEN!r})"
+            return f"what is expected, which nobody has written (remove its tag {OPEN!r} then)"
         if index >= len(case.conversation):
             return "" if index else "a reference conversation (it has no turn)"
         return ""
