@@ -14,7 +14,7 @@ export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := true
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-ci near coverage mutants test-model fuzz env generated budget check fmt lint types imports docs shown site cost bench house matrix frameworks spark wheel screenshots clean
+.PHONY: help demo test test-all test-ci near coverage mutants test-model fuzz env generated budget check fmt lint types imports docs shown site cost bench house lies matrix frameworks spark wheel screenshots clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -126,6 +126,9 @@ bench: $(VENV)/.bench ## The benchmarks, beside google-adk and MLflow, and the t
 
 house: $(VENV)/.dev ## How the package is laid out, in numbers; BEFORE=COMMIT beside an earlier commit
 	@$(BIN)/python benchmarks/house.py $(if $(BEFORE),--before $(BEFORE))
+
+lies: $(VENV)/.dev ## Who passes agents that show nothing: ours and six other tools on planted lies; LIES= and TOOLS=ours choose
+	@$(BIN)/python benchmarks/lies.py $(LIES) $(if $(TOOLS),--tools $(TOOLS))
 
 matrix: $(VENV)/.dev ## The tests on the oldest and newest versions of Python, MLflow and google-adk; a set whose Python is missing is left out
 	UV_SYSTEM_CERTS=1 UV_PYTHON_DOWNLOADS=never $(BIN)/nox -- -n $(WORKERS)

@@ -18,7 +18,7 @@ from typing import Any
 from mlflow_adk_eval import criteria
 from mlflow_adk_eval.config.eval_config import default_config
 from mlflow_adk_eval.config.rapid_catalogue import PREFIX, RAPID_METRICS
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings
+from mlflow_adk_eval.config.spec import CRITERIA, INTERMEDIATE, CriterionSpec, JudgedSettings
 from mlflow_adk_eval.evalset.observation import NAMES
 
 ROOT = Path(__file__).parent.parent
@@ -32,7 +32,7 @@ _BY = {
     "judge or vertex": "a judge or Vertex AI",
 }
 _ORDER = list(_BY)
-_ONCE = ("backend", "instruction", "use_reference")
+_ONCE = ("backend", "instruction", "use_reference", INTERMEDIATE, "only_where_expected")
 """The settings that most criteria of the Rapid Eval API have."""
 _WIDTH = 88
 """As wide may code be without scrolling in a narrow window."""
@@ -170,7 +170,9 @@ def _sentence(clause: str) -> str:
 
 def _section(spec: CriterionSpec, told_once: Container[str] = ()) -> Iterable[str]:
     """Yield what the spec says; of the settings in `told_once`, only the names."""
-    common = (JudgedSettings if spec.judged else CriterionSettings).model_fields
+    common = {"threshold"}
+    if spec.judged:
+        common |= JudgedSettings.model_fields.keys() - {INTERMEDIATE}
     threshold = default_config().thresholds().get(spec.name)
     yield from (f"{_sentence(spec.about)}.", "")
     yield f"- **Decided by**: {_BY[_decided_by(spec)]}" + (', with `"backend": "judge"`' if _decided_by(spec) == "vertex or judge" else "")
@@ -183,7 +185,7 @@ def _section(spec: CriterionSpec, told_once: Container[str] = ()) -> Iterable[st
         yield f"- **Needs**: {', '.join(_NEEDS[need] for need in spec.needs)}"
     if spec.kept != "nothing else":
         yield f"- **Keeps**: {spec.kept}"
-    own = [name for name in spec.settings.model_fields if name not in common]
+    own = [name for name in spec.fields if name not in common]
     if again := [f"`{name}`" for name in own if name in told_once]:
         yield f"- **Settings**: {', '.join(again)}"
     yield from ("", *_settings(spec, *(name for name in own if name not in told_once)))

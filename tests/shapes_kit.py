@@ -40,7 +40,7 @@ UNKNOWN: list[tuple[Any, str]] = [
     ({"choices": [{"message": {"role": "assistant", "content": None}}]}, "an object with choices"),
     ({"output": [{"type": "reasoning", "summary": []}]}, "an object with output"),
     ({"response": {"score": 1}}, "an object with response"),
-    ({"final_response": {"text": 1}}, "an object with final_response"),
+    ({"final_response": {"text": 1}}, "a key that nothing reads here"),
     ({"expected": "hello", "other": 1}, "an object with expected, other"),
 ]
 """Values in no known shape, and how errors name them."""

@@ -19,7 +19,17 @@ from typing import Any, cast
 
 import anyio
 
-from mlflow_adk_eval.agents.protocol import Agent, AgentSession, ConversationSetup, LiveAgent, SeesInnerCalls, Turn, User
+from mlflow_adk_eval.agents.protocol import (
+    Agent,
+    AgentSession,
+    ConversationSetup,
+    KnowsItsLimits,
+    LiveAgent,
+    SeesChanges,
+    SeesInnerCalls,
+    Turn,
+    User,
+)
 from mlflow_adk_eval.agents.recordings import Recording, plain_state
 from mlflow_adk_eval.agents.replay import CaseWorld, Replay
 from mlflow_adk_eval.agents.tool_environment import tool_environment
@@ -28,6 +38,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.surroundings import UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, foreign_code, shown
 from mlflow_adk_eval.evalset.conversation import Conversation, Ending
+from mlflow_adk_eval.evalset.model_errors import unrecovered
 from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Invocation, Json
 from mlflow_adk_eval.judge.protocol import Judge
 from mlflow_adk_eval.judge.session import JudgeSession
@@ -56,9 +67,20 @@ def described(error: BaseException, private: Collection[str] = ()) -> str:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return redacted(message, hidden_values(private))
+
+
+def hidden_values(private: Collection[str]) -> dict[str, str]:
+    """Return the values that no message may show, each with what stands in its place; `private`: further variables with such values."""
     values = {name: os.environ.get(name, "") for name in private}
     hidden = {value: f"[{name}]" for name, value in values.items() if len(value) >= SHORTEST}
-    return redacted(message, hidden | secrets_of())
+    return hidden | secrets_of()
+
+
+def model_failure(turn: int, invocation: Invocation, private: Collection[str] = ()) -> str:
+    """Return the error of a model that had the last word in a turn, counted from 1, as a sentence; empty where there is none."""
+    error = unrecovered(invocation)
+    return f"turn {turn}: {redacted(error, hidden_values(private))}" if error else ""
 
 
 NO_USER = "this case has a conversation_scenario, but nothing simulates its user here; evaluate it with mlflow_adk_eval.evaluate, or give it a conversation"
@@ -73,8 +95,12 @@ def chat_messages(history: Sequence[Invocation], user: Content) -> list[dict[str
     >>> chat_messages([before], hi)
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello!'}, {'role': 'user', 'content': 'Hi'}]
     """
-    pairs = [pair for turn in history for pair in (("user", turn.user_text), ("assistant", turn.final_text))]
-    return [{"role": role, "content": text} for role, text in (*pairs, ("user", user.text)) if text or role == "user"]
+    messages: list[dict[str, str]] = []
+    for turn in history:
+        messages.append({"role": "user", "content": turn.user_text})
+        if turn.shown_answer:
+            messages.append({"role": "assistant", "content": turn.shown_answer})
+    return [*messages, {"role": "user", "content": user.text}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +190,20 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
         note({"adk_eval.turns": len(progress.turns), **({"error.type": "_OTHER"} if progress.error else {})})
     ending = Ending(reason="error", detail=progress.error) if progress.error else progress.ending
     known: Json = {"calls": tuple(world.calls), "model_calls": tuple(world.model_calls), "listings": world.listings} if world else {}
+    unknown = tuple(world.unknown) if world else ()
+    session: object = progress.session
+    if progress.turns and isinstance(session, KnowsItsLimits):
+        unknown += tuple(session.unknown())
     return Conversation(
         actual=tuple(progress.turns),
-        session_state=progress.state,
+        session_state=None if any(entry.what == "state" for entry in unknown) else progress.state,
         error=progress.error,
         unfinished=progress.unfinished,
         ending=ending if case.conversation is None else None,
         injections=setup.tools.injections if setup.tools else (),
         inner_calls=tuple(progress.session.inner_calls) if isinstance(progress.session, SeesInnerCalls) else None,
+        changes=tuple(progress.session.changes) if isinstance(progress.session, SeesChanges) else (),
+        unknown=unknown,
         **known,
     )
 
@@ -189,13 +221,15 @@ class _Progress:
     unfinished: bool = False
     ending: Ending | None = None
 
-    def add(self, turn: Turn) -> None:
-        """Keep a turn."""
+    def add(self, turn: Turn, private: Collection[str] = ()) -> None:
+        """Keep a turn, and why it failed; `private`: the variables whose values no error may show."""
         self.pending = False
+        error = turn.error
         if turn.invocation is not None:
             self.turns.append(turn.invocation)
-        if turn.error:
-            self.error = turn.error
+            error = error or model_failure(len(self.turns), turn.invocation, private)
+        if error:
+            self.error = error
             self.unfinished = turn.invocation is not None
 
     def break_off(self, error: str) -> None:
@@ -244,7 +278,7 @@ async def _exchange(agent: LiveAgent, session: AgentSession, setup: Conversation
     with anyio.move_on_after(turn_s) as scope:
         try:
             with foreign_code("the agent"):
-                progress.add(await session.turn(message))
+                progress.add(await session.turn(message), agent.private)
         except Exception as error:  # noqa: BLE001 - the session of somebody else's agent need not return its errors
             progress.break_off(failure(number, error, agent.private))
     if scope.cancelled_caught:

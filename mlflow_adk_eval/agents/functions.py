@@ -16,7 +16,7 @@ import copy
 import functools
 import inspect
 from asyncio import AbstractEventLoop
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -25,15 +25,17 @@ from typing import Any, TypeVar
 
 import anyio.to_thread
 
+from mlflow_adk_eval.agents.changes import ChangeLog
 from mlflow_adk_eval.agents.conversation import chat_messages, converse, described, failure
-from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
+from mlflow_adk_eval.agents.protocol import NO_LIMITS, UNTOLD, Limits, Turn
 from mlflow_adk_eval.agents.recordings import plain_state
 from mlflow_adk_eval.agents.replay import Tools, changed, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog, object_of
 from mlflow_adk_eval.errors import AgentError, UsageError, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, RecordedCall
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, RecordedCall, SessionChange
 from mlflow_adk_eval.evalset.events import plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, FunctionResponse, Invocation, Json, Part
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.judge.protocol import is_async
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +43,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 _ORIGINAL = "adk_eval_original"
 """The attribute that leads from a recorded tool to the function itself."""
 _TWO = 2
+_ONLY_TEXTS = (
+    "the agent is a function that returned only texts; "
+    "wrap its tools with session.tool, or return an Invocation with intermediate_data, even if that is empty"
+)
 _WANTED = "wanted a function of the user's text and the session, or of the text only"
 
 
@@ -48,6 +54,7 @@ _WANTED = "wanted a function of the user's text and the session, or of the text 
 class _Call:
     """A call of a tool that is being made."""
 
+    call_id: str
     args: Json
     since: float
     answer: Any = None
@@ -63,11 +70,15 @@ class ToolRecorder:
     """Where the conversation runs, and so where `tools` is asked."""
     log: TurnLog = field(default_factory=lambda: TurnLog(author="agent", user=Content()))
     """The turn that is under way."""
+    turn: int = 0
+    """Its number, counted from 0."""
     homes: dict[str, str] = field(default_factory=dict[str, str])
     """Where the function of each tool's name is defined."""
     numbers: count[int] = field(default_factory=lambda: count(1))
     state: Callable[[], Json] = dict
     """The session's state, which tools may change."""
+    changes: ChangeLog = field(default_factory=ChangeLog)
+    """What the calls did to the state, where they are neither replayed nor recorded."""
 
     def recorded(self, function: F, name: str | None) -> F:
         """Return `function` so that its calls are recorded under `name`, after asking `tools` for an answer.
@@ -147,23 +158,26 @@ class ToolRecorder:
 
     @contextmanager
     def _kept(self, name: str, record: _Call) -> Generator[None]:
-        """Record how a call is answered, where that is asked for."""
+        """Record how a call is answered where that is asked for, else only what it does to the state."""
         world = self.tools.world if self.tools else None
-        if world is None or not world.replay.record:
-            yield
-            return
-        before, turn, error = plain_state(self.state()), world.turn, None
+        turn = world.turn if world else self.turn
+        before, raised = plain_state(self.state()), None
         try:
             yield
-        except Exception as raised:
-            error = error_of(raised)
+        except Exception as error:
+            raised = error_of(error)
             raise
         finally:
-            delta = changed(before, plain_state(self.state()))
-            came: Json = {"error": error} if error else {"answer": _json(record.answer)}
-            came["duration_s"] = round(self.log.record.now() - record.since, 6)
-            actions = {"state_delta": delta} if delta else {}
-            world.calls.append(RecordedCall(turn=turn, agent=self.log.author, tool=name, args=record.args, actions=actions, **came))
+            change = _change(before, plain_state(self.state()))
+            came: Json = {"duration_s": round(self.log.record.now() - record.since, 6)}
+            came |= {"error": raised} if raised else {}
+            if world is None:
+                self.changes.add(CallChange(turn=turn, tool=name, call_id=record.call_id, **came), change)
+            elif world.replay.record:
+                came |= {} if raised else {"answer": _json(record.answer)}
+                came |= {"actions": change.actions} if change else {"unknown": ("state",)}
+                where: Json = {"turn": turn, "agent": self.log.author, "tool": name, "args": record.args}
+                world.calls.append(RecordedCall(**where, **came))
 
     @contextmanager
     def _call(self, name: str, args: Json) -> Generator[_Call]:
@@ -178,7 +192,7 @@ class ToolRecorder:
         def answered(response: Json) -> None:
             add("user", Part(function_response=FunctionResponse(id=call_id, name=name, response=response)))
 
-        record = _Call(args, log.record.now())
+        record = _Call(call_id, args, log.record.now())
         add("model", Part(function_call=FunctionCall(id=call_id, name=name, args=args)))
         try:
             with foreign_code(f"the tool {name}"):
@@ -190,6 +204,14 @@ class ToolRecorder:
             answered(object_of(_json(record.answer)))
         finally:
             log.record.tool.append((record.since, log.record.now()))
+
+
+def _change(before: Json, after: Json) -> SessionChange | None:
+    """Return how a call changed the state; ``None`` if it removed an entry, which no ``state_delta`` can say."""
+    if before.keys() - after.keys():
+        return None
+    delta = changed(before, after)
+    return SessionChange(actions={"state_delta": delta}) if delta else SessionChange()
 
 
 def _running_loop() -> AbstractEventLoop | None:
@@ -277,11 +299,23 @@ class CallableSession:
 
     agent: CallableAgent
     session: Session
+    reports_calls: bool = False
+    """Whether a turn so far has said what was called in it."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what a function does not say that returns nothing but texts."""
+        recorder = self.session.recorder
+        if self.reports_calls or recorder.log.reports_calls or recorder.homes:
+            return ()
+        return tuple(Unknown(what=what, why=_ONLY_TEXTS) for what in UNTOLD)
 
     async def turn(self, user: Content, /) -> Turn:
         """Call the function. What it raises is the turn's error; what had happened by then is kept."""
         self.session.user_content = user
-        log = self.session.recorder.log = TurnLog(author=self.agent.name, user=user)
+        recorder = self.session.recorder
+        self.reports_calls = self.reports_calls or recorder.log.reports_calls
+        recorder.turn = len(self.session.history)
+        log = recorder.log = TurnLog(author=self.agent.name, user=user)
         try:
             with foreign_code("the agent"):
                 function, args = self.agent.function, (user.text, self.session) if self.agent.with_session else (user.text,)
@@ -296,6 +330,11 @@ class CallableSession:
         invocation = log.finished()
         self.session.history.append(invocation)
         return Turn(invocation=invocation)
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """What the tool calls so far did to the state."""
+        return self.session.recorder.changes.changes
 
     def interrupted(self) -> Invocation | None:
         """Return what happened in the turn so far."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from mlflow_adk_eval.agents.replay import Tools
-from mlflow_adk_eval.evalset.conversation import Conversation, Ending, InnerCall
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, Ending, InnerCall
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
+from mlflow_adk_eval.evalset.observation import Observation, Unknown
 
 
 class Agent(Protocol):
@@ -66,6 +67,29 @@ class SeesInnerCalls(Protocol):
     def inner_calls(self) -> Sequence[InnerCall]:
         """Those of all turns so far, in the order in which they began."""
         ...
+
+
+@runtime_checkable
+class SeesChanges(Protocol):
+    """A session that sees what its tool calls do to it."""
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """Those of all turns so far, in the order in which the calls ended."""
+        ...
+
+
+@runtime_checkable
+class KnowsItsLimits(Protocol):
+    """A session that cannot see everything of its conversation, and says what."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what it does not know of the turns so far."""
+        ...
+
+
+UNTOLD: tuple[Observation, ...] = ("calls", "documents")
+"""What is not known of an agent that says nothing but its answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

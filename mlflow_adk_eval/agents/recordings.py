@@ -87,7 +87,7 @@ class Recording:
         digest = hashlib.sha256()
         for eval_id in sorted(self.runs):
             for conversation in self.runs[eval_id]:
-                turns = [(turn.user_text, turn.final_text, [call.name for call in turn.tool_calls]) for turn in conversation.actual]
+                turns = [(turn.user_text, turn.shown_answer, [call.name for call in turn.tool_calls]) for turn in conversation.actual]
                 digest.update(to_json((eval_id, turns, conversation.error)))
         return digest.hexdigest()
 

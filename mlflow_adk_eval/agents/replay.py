@@ -13,10 +13,11 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from mlflow_adk_eval.agents.conversation_calls import with_calls
 from mlflow_adk_eval.agents.recordings import Recording, dumps_recording
 from mlflow_adk_eval.agents.tool_environment import CaseTools
 from mlflow_adk_eval.criteria.alignment import differences
@@ -30,6 +31,7 @@ from mlflow_adk_eval.evalset.conversation import (
     parse_recorded,
 )
 from mlflow_adk_eval.evalset.models import Json, json_sha256, mapped
+from mlflow_adk_eval.evalset.observation import Observation, Unknown
 from mlflow_adk_eval.evalset.world import ToolsMode, World, without_turns, world_digest
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.text import beginning, few
@@ -37,6 +39,11 @@ from mlflow_adk_eval.text import beginning, few
 C = TypeVar("C", RecordedCall, RecordedModelCall)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\*|\d+)\]")
 _MAX_NAMED, _LONGEST_ARGS = 3, 200
+_UNSAID: Mapping[Observation, str] = {
+    "state": "how they changed the session's state",
+    "inner_calls": "what agents called within them",
+    "timing": "how long they took",
+}
 _Known = tuple[int, C]
 """The run that a call is from, and the call."""
 
@@ -81,7 +88,7 @@ class Replay:
         for eval_id, runs in self._runs.items():
             self.recorded.update(call.tool for run in runs for call in run.calls)
             self.inner |= any(run.calls or run.model_calls for run in runs)
-            runs[:] = [run if run.calls or run.model_calls else _with_calls(run) for run in runs]
+            runs[:] = [run if run.calls or run.model_calls else with_calls(run) for run in runs]
             for index, run in enumerate(runs):
                 self.listings |= run.listings
                 for call in run.calls:
@@ -149,20 +156,6 @@ class Replay:
         return f"{call} was never recorded; the nearest recording{where} differs in {', '.join(few(apart, limit=_MAX_NAMED))}"
 
 
-def _with_calls(run: Conversation) -> Conversation:
-    """Return a conversation with the calls that its turns tell of."""
-    told = [(turn, call, answer) for turn, one in enumerate(run.actual) for call, answer in one.answered_calls() if answer is not None]
-    calls = [
-        RecordedCall(turn=turn, tool=call.name or "", args=call.args or {}, answer=_returned(got.response)) for turn, call, got in told
-    ]
-    return Conversation(actual=(), calls=tuple(calls), model_calls=run.model_calls, listings=run.listings)
-
-
-def _returned(response: Json | None) -> Any:
-    """Return what a tool returned, of which an object was made if it was none."""
-    return response["result"] if response is not None and response.keys() == {"result"} else response
-
-
 def _without(value: Any, path: Sequence[str]) -> Any:
     """Return a JSON value without what is at a path."""
     if not path:
@@ -189,6 +182,8 @@ class CaseWorld:
     turn: int = -1
     unrecorded: str = ""
     """The first call that was never recorded, whatever the agent made of the error."""
+    unknown: list[Unknown] = field(default_factory=list[Unknown])
+    """What is not known of the conversation, since the recorded calls that answered in it do not say it."""
     calls: list[RecordedCall] = field(default_factory=list[RecordedCall])
     """Those that were made and recorded, in the order in which they ended."""
     model_calls: list[RecordedModelCall] = field(default_factory=list[RecordedModelCall])
@@ -234,6 +229,7 @@ class CaseWorld:
             number = self._next_number(tool)
             found = self._nearest(self.replay.calls_like(tool, args))
             if found is not None:
+                self._note_unknown(found.unseen)
                 self._done.append(Injection(invocation_index=self.turn, tool=tool, kind="replayed", call_index=number))
                 for call in found.inner:  # they are answered with it, so that a later call is not given their answers
                     self._done.append(Injection(invocation_index=self.turn, tool=call.tool, kind="replayed"))
@@ -241,6 +237,14 @@ class CaseWorld:
             elif self.replay.tools == "strict":
                 raise self.refused(self.replay.unrecorded(self.eval_id, tool, args))
             return found
+
+    def _note_unknown(self, unseen: Iterable[Observation]) -> None:
+        for what in unseen:
+            unknown = Unknown(what=what, why=f"the replayed calls do not say {_UNSAID[what]}; record the run with --record")
+            if what != "state":
+                unknown = unknown.model_copy(update={"turn": self.turn})
+            if unknown not in self.unknown:
+                self.unknown.append(unknown)
 
     def note_callback(self, tool: str) -> None:
         """Note that a callback of the agent answered a call, so that nothing was called or replayed."""
@@ -274,6 +278,7 @@ class CaseWorld:
         with self._lock:
             found = self._nearest(self.replay.answers_to(agent, request))
             if found is not None:
+                self._note_unknown(found.untimed)
                 self._done.append(Injection(invocation_index=self.turn, tool=agent, kind="replayed_model"))
             return found
 

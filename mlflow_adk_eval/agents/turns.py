@@ -42,8 +42,10 @@ from mlflow_adk_eval.evalset.parse import members, parse
 
 _TEXT_FIELDS = {"user_content": "user", "userContent": "user", "final_response": "model", "finalResponse": "model"}
 """What may be a text in an invocation that comes as a dict, and whose text it is."""
-_EVENT_FIELDS = ("author", "content", "grounding_metadata", "usage_metadata", "model_version")
+_EVENT_FIELDS = ("author", "content", "grounding_metadata", "usage_metadata", "model_version", "error_code", "error_message")
 """What is read of an event as ADK writes it; the rest, such as ids and state deltas, is the framework's own."""
+_NODE_FIELDS = ("output", "node_info", "finish_reason")
+"""What is read besides, to find out what the answer is and whether it is whole."""
 _TEXT = frozenset({str})
 _SCALARS = _TEXT | {int, float, bool, type(None)}
 _MODELS = frozenset(
@@ -166,6 +168,8 @@ class TurnRecord:
     began_at: float = field(default_factory=time.time)
     skipped_s: float = 0.0
     """How much of the time that replayed calls once took nobody waited for."""
+    model_calls: int | None = None
+    """How many requests models got; ``None``: not all of them could be seen."""
 
     def now(self) -> float:
         """Return the time, as if replayed calls took as long as they did when they were recorded."""
@@ -214,7 +218,8 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
         user: the user's message.
         record: what was measured besides.
     """
-    final_response, before = split_answer([event for event in events if (event.author or "agent").lower() != "user"])
+    finished = [event for event in events if not getattr(event, "partial", None)]  # what a model streams comes again as a whole
+    final_response, before = split_answer([event for event in finished if (event.author or "agent").lower() != "user"])
     model_s = union_s(record.model)
     agents: dict[str, AgentDetails] = {}
     for name, request in record.requests.items():
@@ -224,7 +229,7 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
             instructions=instruction if isinstance(instruction, str) else Content.model_validate(plain(instruction) or {}).text,
             tool_declarations=tuple(plain(tool) for tool in request.config.tools or ()),
         )
-    return Invocation(
+    turn = Invocation(
         invocation_id=record.invocation_id or (events[0].invocation_id if events else ""),
         user_content=user,
         final_response=final_response,
@@ -236,6 +241,9 @@ def turn_invocation(events: Sequence[Any], user: Content, record: TurnRecord) ->
         tool_duration=round(union_s(record.model + record.tool) - model_s, 3),
         app_details=AppDetails(agent_details=agents) if agents else None,
     )
+    if record.model_calls in (None, turn.model_calls):
+        return turn
+    return turn.model_copy(update={"inference_call_count": record.model_calls})  # which google-adk 2.13 has no place for
 
 
 def is_busy(content: Content | None) -> bool:
@@ -256,6 +264,14 @@ class TurnEvent:
     grounding_metadata: Json | None = None
     usage_metadata: Json | None = None
     model_version: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    output: Any = None
+    """What a node of a workflow gives out."""
+    node_info: Json | None = None
+    """Which node that is, and whose output it is besides."""
+    finish_reason: str | None = None
+    """Why the model ended."""
     invocation_id: str = ""
 
     def is_final_response(self) -> bool:
@@ -313,6 +329,20 @@ class TurnLog:
             with self.lock:
                 self.events.append(event)
 
+    @property
+    def reports_events(self) -> bool:
+        """Whether the agent gave an event, as ADK has them."""
+        with self.lock:
+            return any(not isinstance(event, TurnEvent) or event.kind == "event" for event in self.events)
+
+    @property
+    def reports_calls(self) -> bool:
+        """Whether the agent tells what it calls, even if it called nothing in this turn: it gave an event, or the steps of the turn."""
+        if self.given is not None and self.given.intermediate_data is not None:
+            return True
+        with self.lock:
+            return any(not isinstance(event, TurnEvent) or event.kind != "text" or event.get_function_calls() for event in self.events)
+
     def finished(self) -> Invocation:
         """End the turn and return it: as the agent sums it up, completed by its events."""
         self.closed = True
@@ -360,8 +390,27 @@ def _not_final(events: Iterable[Any]) -> list[Any]:
 
 def _event_of(given: Mapping[str, Any], author: str) -> TurnEvent:
     """Return an event that came as a dict; its content may be a text."""
-    keys = [key for name in _EVENT_FIELDS for key in (name, to_camel(name)) if given.get(key) is not None]
-    known = {key: _text("model" if key == "content" else None, given[key]) for key in keys}
+    known = _present(given, _EVENT_FIELDS)
+    if "content" in known:
+        known["content"] = _text("model", known["content"])
     event = parse(InvocationEvent, {"author": author} | known, f"event of {author}")
-    final = event.content is not None and not is_busy(event.content)
-    return TurnEvent(final=final, **{name: getattr(event, name) for name in _EVENT_FIELDS})
+    of_node = _present(given, _NODE_FIELDS)
+    if isinstance(of_node.get("node_info"), Mapping):
+        of_node["node_info"] = _present(of_node["node_info"], ("path", "output_for", "message_as_output"))
+    return TurnEvent(
+        final=event.content is not None and not is_busy(event.content),
+        **{name: getattr(event, name) for name in _EVENT_FIELDS},
+        **of_node,
+    )
+
+
+def _present(given: Mapping[str, Any], names: Iterable[str]) -> Json:
+    """Return the fields that a JSON object has, in either spelling, by their names in Python."""
+    found: Json = {}
+    for name in names:
+        value = given.get(name)
+        if value is None:
+            value = given.get(to_camel(name))
+        if value is not None:
+            found[name] = value
+    return found

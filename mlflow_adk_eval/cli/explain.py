@@ -28,13 +28,20 @@ def explain_command(run_id: str, *, eval_id: str | None, tracking_uri: str | Non
     from mlflow_adk_eval.gating.named_runs import run_id_of  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.gating.registry import store_at  # noqa: PLC0415
     from mlflow_adk_eval.report.explanation import case_explained, causes_json  # noqa: PLC0415
+    from mlflow_adk_eval.runs.manifest import part_of  # noqa: PLC0415
     from mlflow_adk_eval.tracking.compare import readable_run  # noqa: PLC0415
 
     with store_at(tracking_uri) as store:
         run = readable_run(store.evidence(run_id_of(run_id, store)), "explained")
-    report, head = run.report, {"run_id": run.evidence.run_id, "verdict": run.report.verdict, "problems": list(run.problems)}
-    found = {"case_runs": case_explained(report, eval_id) if eval_id else dict(Counter(report.verdicts))}
-    _show(head | found | ({} if eval_id else {"causes": causes_json(report)}), as_json=as_json)
+    report = run.report
+    head: dict[str, Any] = {"run_id": run.evidence.run_id, "verdict": report.verdict}
+    if part := part_of(run.evidence.params):
+        head["covers_only"] = part
+    head["problems"] = list(run.problems)
+    found: dict[str, Any] = {"case_runs": case_explained(report, eval_id) if eval_id else dict(Counter(report.verdicts))}
+    if not eval_id:
+        found |= {"causes": causes_json(report), "notes": list(report.notes)}
+    _show(head | found, as_json=as_json)
 
 
 @click.command("plan", epilog=shared.NO_VERDICT)
@@ -49,6 +56,7 @@ def plan_command(eval_sets: tuple[str, ...], *, config: Path | None, num_runs: i
     """
     from mlflow_adk_eval.config.eval_config import judged_criteria  # noqa: PLC0415 - `--help` stays fast
     from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415
+    from mlflow_adk_eval.criteria.coverage import coverage_of  # noqa: PLC0415
     from mlflow_adk_eval.criteria.plan import plan  # noqa: PLC0415
 
     shared.agent_path("")  # code in the working directory can be imported
@@ -58,10 +66,12 @@ def plan_command(eval_sets: tuple[str, ...], *, config: Path | None, num_runs: i
         plan(given, eval_set)
     except JudgeError as error:  # such as a key that is not set: the numbers are there all the same
         obstacles.append(str(error))
+    coverage = coverage_of(given, cases)
+    obstacles += coverage.obstacles
     facts: dict[str, Any] = {"eval_set_id": eval_set.eval_set_id, "cases": len(cases), "conversations": len(cases) * num_runs}
     facts["simulated_conversations"] = sum(case.conversation is None for case in cases) * num_runs
     facts["written_turns"] = sum(len(case.conversation or ()) for case in cases) * num_runs
-    facts |= {"thresholds": given.thresholds(), "obstacles": obstacles}
+    facts |= {"thresholds": given.thresholds(), "obstacles": obstacles, "notes": list(coverage.notes)}
     asked = ((name, one.judge_panel, one.judge_model_options) for name, listed in judged_criteria(given).items() for one in listed)
     facts["judges"] = {
         name: f"{' and '.join(panel or [one.judge_model])}, {counted(one.num_samples, 'vote')} for each verdict"

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     from mlflow_adk_eval.tracking.earlier_runs import What
 
 
-_CONFIG_KEYS = {"criteria", "custom_metrics", "user_simulator_config", "case_criteria"}
+_CONFIG_KEYS = {"criteria", "custom_metrics", "user_simulator_config", "case_criteria", "metrics_to_run"}
 _POLICY_KEYS = {"rules", "slices", "must_pass", "mustPass", "thresholds", "waivers"}
+_CONFIG, _SET, _LEGACY, _RECORDED = "eval config", "eval set", "legacy eval set", "eval set with recordings"
+_EVAL_SETS = (_SET, _LEGACY, _RECORDED)
+"""The kinds of files that have cases."""
 _YAML = (".yaml", ".yml")
 """Only policies are written in YAML."""
 
@@ -38,6 +41,8 @@ _YAML = (".yaml", ".yml")
 @shared.json_option
 def validate(files: tuple[str, ...], *, as_json: bool) -> None:
     """List every problem in eval sets, configs and other files.
+
+    Given eval sets and a config, it also lists what the config's criteria cannot decide, and what no criterion reads.
 
     Detects eval sets of every ADK generation and format, eval configs, gate policies, recordings and result files by name and content.
     Imports the functions of custom metrics. A policy may have rules on custom metrics of a config that you also pass, or that is in the
@@ -55,11 +60,36 @@ def validate(files: tuple[str, ...], *, as_json: bool) -> None:
         except InputError as error:
             problems = [{"path": problem.path, "message": str(problem)} for problem in error.problems]
             rows.append({"file": file, "valid": False, "problems": problems, "error": str(error)})
+    valid = all(row["valid"] for row in rows)
+    if valid:
+        _add_coverage(rows)
     if as_json:
         print_json(rows)
     for row in rows if not as_json else []:
         click.echo(f"{row['file']}: {row['kind']}, {row['summary']}" if row["valid"] else row["error"], err=not row["valid"])
-    end(0 if all(row["valid"] for row in rows) else InputError.exit_code)
+        for sentence in (*row.get("obstacles", ()), *row.get("notes", ())):
+            click.echo(f"  {row['file']} with {row['config']}: {sentence}")
+    end(0 if valid else InputError.exit_code)
+
+
+def _add_coverage(rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each eval set what the criteria of the config that was named with it cannot decide and do not read."""
+    configs = [Path(row["file"]) for row in rows if row["kind"] == _CONFIG]
+    eval_sets = [row for row in rows if row["kind"] in _EVAL_SETS]
+    if not configs or not eval_sets:
+        return
+    from mlflow_adk_eval.config.inputs import load_inputs  # noqa: PLC0415 - most checks are of single files
+    from mlflow_adk_eval.criteria.coverage import coverage_of  # noqa: PLC0415
+
+    for row in eval_sets:
+        beside = [config for config in configs if config.parent == Path(row["file"]).parent]
+        candidates = configs if len(configs) == 1 else beside
+        if len(candidates) != 1:  # of several, nobody has said which one it is for
+            continue
+        eval_set, config = load_inputs(row["file"], candidates[0], as_needed=True)
+        coverage = coverage_of(config, eval_set.eval_cases)
+        row["config"] = str(candidates[0])
+        row["obstacles"], row["notes"] = list(coverage.obstacles), list(coverage.notes)
 
 
 @click.command(epilog=shared.NO_VERDICT)
@@ -115,14 +145,14 @@ def validate_file(file: Path, customs: Collection[str] = frozenset()) -> dict[st
     if file.suffix in _YAML:
         return _validate_policy(file, customs)
     named_config = file.name.endswith("config.json")
-    error = ConfigError if named_config else EvalSetError
-    text = read_text(file, error=error)
-    head = decode(text, str(file), error=error)
-    keys = set(head) if isinstance(head, dict) else set[str]()
-    if named_config or _CONFIG_KEYS & set(map(to_snake, keys)):  # ADK writes them in camel case
-        return _validate_config(head, file)
-    if _POLICY_KEYS & keys:
+    text = read_text(file, error=ConfigError if named_config else EvalSetError)
+    keys = _top_keys(text)
+    is_config = named_config or bool(_CONFIG_KEYS & set(map(to_snake, keys)))  # ADK writes them in camel case
+    if not is_config and _POLICY_KEYS & keys:
         return _validate_policy(file, customs)
+    head = decode(text, str(file), error=ConfigError if is_config else EvalSetError)
+    if is_config:
+        return _validate_config(head, file)
     if is_recording(text):
         recorded = parse_recorded(text, str(file))
         runs = [run for case in recorded.cases for run in case.runs]
@@ -134,8 +164,17 @@ def validate_file(file: Path, customs: Collection[str] = frozenset()) -> dict[st
         return {"kind": "eval set result", "summary": f"{counted(len(result.eval_case_results), 'case')} of {result.eval_set_id}"}
     eval_set = parse_eval_set(text, str(file), stem=stem_of(file))
     turns = sum(len(case.conversation or ()) for case in eval_set.eval_cases)
-    kind = "legacy eval set" if isinstance(head, list) else "eval set"
+    kind = _LEGACY if isinstance(head, list) else _SET
     return {"kind": kind, "summary": f"{counted(len(eval_set.eval_cases), 'case')}, {counted(turns, 'written turn')}"}
+
+
+def _top_keys(text: bytes) -> set[str]:
+    """Return the keys of a JSON object, also of one that repeats some; none where there is no such object."""
+    with suppress(ValueError, RecursionError):
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return set(value)
+    return set()
 
 
 def _validate_rows(named: str) -> dict[str, str]:
@@ -150,9 +189,9 @@ def _validate_rows(named: str) -> dict[str, str]:
         failed += sum(bool(run.error) for run in runs)
     summary = f"{counted(cases, 'case')}, {counted(turns, 'written turn')}"
     if not conversations:
-        return {"kind": "eval set", "summary": summary}
+        return {"kind": _SET, "summary": summary}
     ended = f", {failed} of them failed" if failed else ""
-    return {"kind": "eval set with recordings", "summary": f"{summary}, {counted(conversations, 'recorded conversation')}{ended}"}
+    return {"kind": _RECORDED, "summary": f"{summary}, {counted(conversations, 'recorded conversation')}{ended}"}
 
 
 def _validate_tests(named: str) -> dict[str, str]:
@@ -179,7 +218,7 @@ def _validate_config(head: Any, file: Path) -> dict[str, str]:
                 problems += error.problems
     if problems:
         raise ConfigError(str(file), problems)
-    return {"kind": "eval config", "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
+    return {"kind": _CONFIG, "summary": ", ".join(f"{name} {threshold}" for name, threshold in config.thresholds().items())}
 
 
 def _validate_policy(file: Path, customs: Collection[str]) -> dict[str, str]:

@@ -204,6 +204,7 @@ class _Project:
     def texts(self, eval_set: adk_eval.EvalSet, seen: Sequence[SeenThreshold]) -> Iterator[str]:
         """Yield what is written to `paths`; `seen`: thresholds for traces."""
         from mlflow_adk_eval.config.surroundings import filled  # noqa: PLC0415 - `--help` stays fast
+        from mlflow_adk_eval.evalset.adk_form import for_adk  # noqa: PLC0415
         from mlflow_adk_eval.evalset.files import dumps  # noqa: PLC0415
 
         turns = [case.conversation or () for case in eval_set.eval_cases]
@@ -230,7 +231,7 @@ class _Project:
             "seen": seen,
             "here": shlex.quote(str(Path.cwd())),
         }
-        yield dumps(eval_set)
+        yield dumps(for_adk(eval_set, str(self.paths[0])))
         others = ("test_agent.py", "workflow.yml") if self.agent else ("production_config.json", "production.md", "production.yml")
         for template in ("test_config.json", "gate.yaml", *others):
             text = (files("mlflow_adk_eval.cli") / "templates" / f"{template}.j2").read_text(encoding="utf-8")
@@ -364,7 +365,7 @@ def _reviewed(eval_set: adk_eval.EvalSet, recorded: Collection[str], *, asks: bo
             continue
         for turn in case.conversation or ():
             lines = [f"user      {turn.user_text}", *(f"called    {call_text(call)}" for call in turn.tool_calls)]
-            screen.print(Text("\n".join([*lines, f"answered  {turn.final_text}"])), soft_wrap=True)
+            screen.print(Text("\n".join([*lines, f"answered  {turn.shown_answer or '(nothing)'}"])), soft_wrap=True)
         if not asks:
             kept.append(type(case).model_validate(dump(case) | {"tags": [*case.tags, GENERATED]}))
             continue

@@ -8,9 +8,13 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.redact import command
+
+if TYPE_CHECKING:
+    from mlflow_adk_eval.results.report import Report
 
 _MOST_EARLIER = 200
 """As many runs of the experiment are looked through for one that passed."""
@@ -27,6 +31,32 @@ def after_failure(run_id: str, tracking_uri: str | None, before: str | None = No
             earlier = runs_before(row, listed_runs(store.client, row.experiment_id, _MOST_EARLIER), passed=True)
             before = next((one.run_id for one in earlier), "")
     return command(*(["compare", before] if before else ["report"]), run_id, tracking_uri=tracking_uri)
+
+
+def after_undecided(report: Report, *, ledger: str | None, rejudged: bool, resume: str = "") -> str:
+    """Return how the scores can be had that a report lacks; empty where asking again helps nothing.
+
+    Args:
+        report: the undecided report.
+        ledger: where answers are kept: a file, a URL or ``off``; ``None``: where they are by default.
+        rejudged: whether unreadable answers were asked for again already, in vain.
+        resume: how the command goes on with its run; empty: it does so by itself, as far as the ledger holds what was answered.
+    """
+    from mlflow_adk_eval.report.findings import missing_in  # noqa: PLC0415 - `--help` stays fast
+
+    missing = missing_in(report)
+    kept = ledger != "off"
+    options = [resume] if resume and kept else []
+    if missing.unreadable and rejudged and not missing.asking:
+        return "run the same command with another judge (--judge), since this one's answers could not be read again"
+    if missing.unreadable and kept:
+        again = " ".join([*options, "--rejudge-failed"])
+        return f"run the same command with {again}; it asks judges again whose answers could not be read"
+    if not (missing.asking or missing.unreadable):
+        return ""
+    if options:
+        return f"run the same command with {resume}; it evaluates only what is missing"
+    return "run the same command again; it asks only for what is missing" if kept else "run the same command again"
 
 
 def after_pass(run_id: str, tracking_uri: str | None, *, policy: Path | None = None, model: str | None = None) -> str:

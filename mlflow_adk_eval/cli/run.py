@@ -23,7 +23,7 @@ from cloup import Command, option_group
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
 from mlflow_adk_eval.cli.agent_output import agent_output, agent_output_option
-from mlflow_adk_eval.cli.next_step import after_failure
+from mlflow_adk_eval.cli.next_step import after_failure, after_undecided
 from mlflow_adk_eval.cli.output import show_report, tell
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
 from mlflow_adk_eval.redact import command
@@ -218,17 +218,12 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
     at, run_id = {"tracking_uri": options["tracking_uri"]}, report.run_id or ""
     if report.verdict == "failed":
         return f"{after_failure(run_id, **at)}, or {command('view', **at)}"
-    if report.verdict == "undecided" and report.judging and options["ledger"] != "off":
-        return f"run the same command with --resume {run_id}; it evaluates only what is missing"
     if report.verdict == "undecided":
-        from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
-
-        if any("api key" in cause.text.lower() for cause in causes_of(report).found):
-            key = "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file"
-            return f"{key}; then run the same command"
-        return f"{command('report', run_id, **at)}, for what is missing and why"
+        return _how_to_decide(report, options)
     if COMPARED_WITH_ITSELF in report.notes:
         return ""  # no gate takes it for evidence
+    if report.eval_set.picked_from and options["policy"] is None:  # which may pin just these cases
+        return "run the whole eval set; the gate does not decide on a part of it"
     gate, first = command("gate", run_id, **at), Path(split_selection(paths if isinstance(paths, str) else paths[0])[0])
     policy_file = options["policy"] or (first if first.is_dir() else first.parent) / "gate.yaml"  # where `init` writes it
     if not policy_file.is_file():
@@ -245,6 +240,22 @@ def _next_command(report: Report, paths: str | list[str], register_as: str | Non
         return gate  # the policy is for another config, or for the versions of a model that nobody has named
     words = ["--policy", str(policy_file), *(["--model", model] if model and source and not source.model else [])]
     return f"{gate} {shlex.join(words)}" if model == register_as else command("register", run_id, model, **at)  # which may not exist yet
+
+
+def _how_to_decide(report: Report, options: dict[str, Any]) -> str:
+    """Return what to run after an undecided evaluation: what gets the missing scores, else what says why they are missing."""
+    from mlflow_adk_eval.report.findings import causes_of  # noqa: PLC0415 - only where something is missing
+
+    run_id, ledger = report.run_id or "", options["ledger"]
+    if report.judging and ledger != "off":
+        rejudged = options["rejudge_failed"]
+        again = after_undecided(report, ledger=ledger, rejudged=rejudged, resume=f"--resume {run_id}")
+        if again:
+            return again
+    if any("api key" in cause.text.lower() for cause in causes_of(report).found):
+        key = "set the key of the agent's model, such as GOOGLE_API_KEY, or put it into the agent's .env file"
+        return f"{key}; then run the same command"
+    return f"{command('report', run_id, tracking_uri=options['tracking_uri'])}, for what is missing and why"
 
 
 def _page(run_id: str, tracking_uri: str | None) -> str | None:
@@ -314,7 +325,11 @@ def score(
         report = adk_eval.score(eval_set, recorded, config, progress=progress, baseline=compared, **shared.arguments(options))
     written = {"agent_output": str(aside.path)} if aside.path and (as_json or report.verdict != "passed") else None
     words = [eval_set] if actual is None else [actual, eval_set]
-    then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)  # which logs what was scored, for the gate
+    then = ""
+    if report.verdict == "undecided" and report.judging:
+        then = after_undecided(report, ledger=options["ledger"], rejudged=options["rejudge_failed"])
+    if not then:  # which logs what was scored, for the gate
+        then = command("run", *words, config=config, baseline=baseline, tracking_uri=tracking_uri)
     show_report(report, detailed=detailed, as_json=as_json, extra=written, then=then)
 
 

@@ -10,6 +10,7 @@ import click
 
 import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import options as shared
+from mlflow_adk_eval.cli.next_step import after_undecided
 from mlflow_adk_eval.cli.output import end, tell, write_table
 from mlflow_adk_eval.errors import RunError, UsageError
 from mlflow_adk_eval.redact import command
@@ -73,6 +74,13 @@ def score(experiment: str | None, *, sample: int, fail_below: float | None, as_j
     then = ""
     if scored.report and any(rate.value is not None and rate.value < 1 for rate in scored.rates.values()):
         then = command("traces", "to-cases", scored.report.run_id, "--failed", output="failures.evalset.json")
+    elif scored.report and scored.report.verdict == "undecided":
+        then = after_undecided(
+            scored.report,
+            ledger=options["ledger"],
+            rejudged=options["rejudge_failed"],
+            resume="--again",
+        )
     tell("\n".join(lines_of(scored)), as_json=as_json, then=then, **facts_of(scored))
     if fail_below is not None:
         end(_CODES[rate.against(fail_below) if rate else "undecided"])

@@ -22,7 +22,10 @@ from pydantic.alias_generators import to_snake
 
 from mlflow_adk_eval.config.spec import (
     CRITERIA,
+    INTERMEDIATE,
+    LARGEST_SCORE,
     CriterionSettings,
+    CriterionSpec,
     CustomMetricConfig,
     CustomSettings,
     JudgedSettings,
@@ -32,14 +35,20 @@ from mlflow_adk_eval.config.spec import (
 )
 from mlflow_adk_eval.config.surroundings import EnvironmentSimulationConfig, LiveModelConfig, ReplayConfig, UserSimulatorConfig
 from mlflow_adk_eval.errors import ConfigError, Problem, did_you_mean, json_path, shown
+from mlflow_adk_eval.evalset.foreign import refuse_other_file, refuse_yaml_config
 from mlflow_adk_eval.evalset.models import EvalCase, Json, canonical, json_sha256
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
+from mlflow_adk_eval.text import listed
 
 CONFIG_FILE = "test_config.json"
 """What the config beside an eval set is called."""
 
 ANCHORS = 0.05
 """The share of `EvalConfig.anchors` that a config has which says nothing of it, so that its digest stays as it is."""
+
+_MOST_READERS = 8
+_TOLERANCE = 1e-9
+"""How far a score may miss a threshold and still reach it, as `results.outcomes` has it, which is a layer above."""
 
 S = TypeVar("S", bound=Settings)
 
@@ -116,10 +125,35 @@ class EvalConfig(Settings):
         """Return the lowest and highest possible score of `criterion`; infinite if unlimited. A name in `custom_metrics` means that metric."""
         return ((self.custom_metrics or {}).get(criterion) or CRITERIA[criterion]).bounds
 
+    def threshold_of(self, criterion: str, settings: CriterionSettings | None) -> float | None:
+        """Return the threshold by which a criterion decides; ``None`` where it is information, since every score reaches its threshold.
+
+        Args:
+            criterion: its name.
+            settings: its settings; ``None``: the config does not name it.
+        """
+        if settings is None:
+            return None
+        low, high = self.bounds(criterion)
+        if self.greater_is_better(criterion):
+            decides = settings.threshold > max(low, -LARGEST_SCORE) + _TOLERANCE
+        else:
+            decides = settings.threshold < min(high, LARGEST_SCORE) - _TOLERANCE
+        return settings.threshold if decides else None
+
     def thresholds(self) -> dict[str, str]:
-        """Return each deciding criterion's threshold as text; several, smallest first, where cases differ."""
+        """Return each criterion's threshold as text; several, smallest first, where cases differ."""
         values = {name: sorted({one.threshold for one in settings}) for name, settings in self.by_criterion.items()}
         return {name: " | ".join(map(repr, thresholds)) for name, thresholds in values.items()}
+
+    def deciding_thresholds(self) -> dict[str, str]:
+        """Return what `thresholds` does, without the thresholds that every score reaches and without criteria that have no others."""
+        texts: dict[str, str] = {}
+        for name, alternatives in self.by_criterion.items():
+            thresholds = {self.threshold_of(name, one) for one in alternatives}
+            if deciding := sorted(one for one in thresholds if one is not None):
+                texts[name] = " | ".join(map(repr, deciding))
+        return texts
 
     def to_json(self) -> Json:
         """Return the config with all defaults filled in, in ADK's format."""
@@ -151,9 +185,12 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
         config = parse_config(dict(source), "config")
     else:
         path = Path(source)
-        config = parse_config(decode(read_text(path, error=ConfigError), str(path), error=ConfigError), str(path))
-    for listed in judged_criteria(config).values():
-        for settings in listed:
+        text = read_text(path, error=ConfigError)
+        if path.suffix in (".yaml", ".yml"):
+            refuse_yaml_config(text, str(path))
+        config = parse_config(decode(text, str(path), error=ConfigError), str(path))
+    for alternatives in judged_criteria(config).values():
+        for settings in alternatives:
             settings.judge_model_options.approve_function()
     return config
 
@@ -161,21 +198,28 @@ def load_config(source: str | Path | Mapping[str, Any] | EvalConfig | None, *, b
 def judged_criteria(config: EvalConfig) -> dict[str, tuple[JudgedSettings, ...]]:
     """Return the criteria that a model decides, each with its settings: one, or several where cases differ."""
     judged: dict[str, tuple[JudgedSettings, ...]] = {}
-    for name, listed in config.by_criterion.items():
-        for settings in listed:
+    for name, alternatives in config.by_criterion.items():
+        for settings in alternatives:
             if isinstance(settings, JudgedSettings) and settings not in judged.setdefault(name, ()):
                 judged[name] += (settings,)
     return judged
 
 
-def parse_config(value: Any, source: str) -> EvalConfig:
+def parse_config(value: Any, source: str, *, stored: bool = False) -> EvalConfig:
     """Return a decoded config.
+
+    Args:
+        value: the config.
+        source: what messages call it.
+        stored: whether a run or a scorer kept it, so that settings without effect are none of the reader's business.
 
     Raises:
         ConfigError: with every problem of the config.
     """
     if not isinstance(value, dict):
         raise ConfigError(source, [Problem("$", shown(value), "an object with criteria")])
+    refuse_other_file(value, source)
+    value = _without_comments(value)
     problems: list[Problem] = []
     # Groups of criteria are read apart, since each name has settings of its own.
     by_case = {key: value[key] for key in ("case_criteria", "caseCriteria") if isinstance(value.get(key), dict)}
@@ -188,9 +232,11 @@ def parse_config(value: Any, source: str) -> EvalConfig:
         taken = "the name of a built-in criterion" if name in CRITERIA else "the name of a gate measure" if is_measure(str(name)) else ""
         if taken:
             problems.append(Problem(json_path("$.custom_metrics", [name]), taken, "a unique name"))
-    criteria = _criteria(value["criteria"], "$.criteria", customs, problems) if "criteria" in value else {}
+    criteria = _criteria(value["criteria"], "$.criteria", customs, problems, stored=stored) if "criteria" in value else {}
     grouped = [(key, eval_id, group) for key, groups_by_id in by_case.items() for eval_id, group in groups_by_id.items()]
-    cases = {str(eval_id): _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems) for key, eval_id, group in grouped}
+    cases: dict[str, Criteria] = {}
+    for key, eval_id, group in grouped:
+        cases[str(eval_id)] = _criteria(group, f"$.{key}[{eval_id!r}]", customs, problems, stored=stored)
     if not problems:
         used = {name for group in (criteria, *cases.values()) for name in group}
         for name in [name for name in customs if name not in used]:
@@ -203,46 +249,146 @@ def parse_config(value: Any, source: str) -> EvalConfig:
     return config
 
 
-def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | None], problems: list[Problem]) -> Criteria:
+_COMMENTS = frozenset({"comment", "description"})
+"""Names of comments at the top level. Anywhere that ADK ignores unknown keys, one that begins with ``_`` or ``$`` is a comment, too."""
+_COMMENTED = ("user_simulator_config", "live_model_config", "environment_simulation_config", "replay")
+
+
+def _is_comment(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith(("_", "$"))
+
+
+def _without_comments(value: Json) -> Json:
+    """Return a config without comments at its top level and in the objects that it has there, but for criteria and metrics by name."""
+    kept = {key: item for key, item in value.items() if not _is_comment(key) and key not in _COMMENTS}
+    for key, item in kept.items():
+        if isinstance(item, dict) and to_snake(str(key)) in _COMMENTED:
+            kept[key] = {name: inner for name, inner in item.items() if not _is_comment(name)}
+    return kept
+
+
+def _criteria(
+    value: Any,
+    at: str,
+    customs: Mapping[str, CustomMetricConfig | None],
+    problems: list[Problem],
+    *,
+    stored: bool,
+) -> Criteria:
     """Return a group of criteria, each with its settings, after adding to `problems` what is wrong with any of them."""
     if not value or not isinstance(value, dict):
         found = "no criterion" if value == {} else shown(value)
         problems.append(Problem(at, found, "at least one criterion with a threshold; without one, everything passes"))
     criteria: Criteria = {}
     for name, given in value.items() if isinstance(value, dict) else ():
-        here, custom, bare = json_path(at, [name]), name in customs, isinstance(given, bool | int | float | str)
-        if not custom and name not in CRITERIA:
+        here = json_path(at, [name])
+        if name not in customs and name not in CRITERIA:
             hint = did_you_mean(str(name), [*CRITERIA, *customs]) or f"Known are {', '.join(CRITERIA)}"
             problems.append(Problem(here, "an unknown criterion", "one of ADK's criteria, or a name in custom_metrics", hint))
             continue
+        bare = isinstance(given, bool | int | float | str)
         if not bare and not isinstance(given, dict):
             problems.append(Problem(here, shown(given), "a threshold, or an object with a threshold"))
             continue
         amiss: list[Problem] = []
-        described = customs[name] if custom else CRITERIA[name]
-        kind = CustomSettings if custom else CRITERIA[name].settings
-        settings = _read(kind, {"threshold": given} if bare else given, here, amiss, strict=not custom)
-        if settings is not None and described is not None:  # else it could not be read, so nothing is known of its range
-            threshold, (low, high) = settings.threshold, described.bounds
-            interval = described.interval if isinstance(described, CustomMetricConfig) else None
-            ends = ((interval.open_at_min, low), (interval.open_at_max, high)) if interval else ()
-            open_end = any(is_open and threshold == end for is_open, end in ends)
-            if open_end or not low <= threshold <= high:
-                wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
-                wanted = f"a number between {low:g} and {high:g}" if open_end else wanted
-                amiss.append(Problem(f"{here}.threshold", f"{threshold:g}", wanted))
-        rubric_ids: set[str] = set()
-        for index, rubric in enumerate(settings.rubrics if isinstance(settings, RubricSettings) else ()):
-            place = f"{here}.rubrics[{index}]"
-            if rubric.rubric_id in rubric_ids:
-                amiss.append(Problem(f"{place}.rubric_id", f"{shown(rubric.rubric_id)} a second time", "a unique id"))
-            if not (rubric.rubric_content.text_property or "").strip():
-                amiss.append(Problem(f"{place}.rubric_content.text_property", "no text", "a text that says what the judge must look for"))
-            rubric_ids.add(rubric.rubric_id)
+        if name not in customs and not bare:  # what a custom metric's settings hold is its own affair
+            given = {key: item for key, item in given.items() if not _is_comment(key)}  # noqa: PLW2901
+        plain = {"threshold": given} if bare else given
+        if name in customs:
+            settings = _custom_settings(plain, here, customs[name], amiss)
+        else:
+            settings = _settings_of(CRITERIA[name], plain, here, amiss, stored=stored)
         problems += [replace(problem, path=here) for problem in amiss] if bare else amiss
         if settings is not None:
             criteria[name] = settings
     return criteria
+
+
+def _custom_settings(
+    given: Mapping[str, Any], here: str, metric: CustomMetricConfig | None, problems: list[Problem]
+) -> CriterionSettings | None:
+    """Return the settings of a custom metric; `metric`: what its definition says, ``None`` where that could not be read."""
+    settings = _read(CustomSettings, given, here, problems)
+    if settings is None or metric is None:
+        return settings
+    low, high = metric.bounds
+    interval = metric.interval
+    open_ends = set[float]()
+    if interval and interval.open_at_min:
+        open_ends.add(low)
+    if interval and interval.open_at_max:
+        open_ends.add(high)
+    if settings.threshold in open_ends:
+        wanted = f"a number between {low:g} and {high:g}"
+        problems.append(Problem(f"{here}.threshold", f"{settings.threshold:g}", wanted))
+    else:
+        problems += _range_problems(settings.threshold, (low, high), here)
+    return settings
+
+
+def _settings_of(
+    spec: CriterionSpec, given: Mapping[str, Any], here: str, problems: list[Problem], *, stored: bool
+) -> CriterionSettings | None:
+    """Return the settings of a built-in criterion."""
+    unknown: list[Problem] = []
+    settings = _read(spec.settings, given, here, unknown, strict=True)
+    problems += [_with_readers(problem, spec, here) for problem in unknown]
+    if settings is None:
+        return None
+    problems += _range_problems(settings.threshold, spec.bounds, here)
+    if isinstance(settings, RubricSettings):
+        problems += _rubric_problems(settings, here)
+    if not stored:
+        problems += _unread_problems(spec, settings, here)
+    return settings
+
+
+def _range_problems(threshold: float, bounds: tuple[float, float], here: str) -> Iterator[Problem]:
+    """Yield that a threshold is no score that there can be."""
+    low, high = bounds
+    if low <= threshold <= high:
+        return
+    wanted = f"a number of at least {low:g}" if math.isinf(high) else f"a number from {low:g} to {high:g}"
+    yield Problem(f"{here}.threshold", f"{threshold:g}", wanted)
+
+
+def _rubric_problems(settings: RubricSettings, here: str) -> Iterator[Problem]:
+    """Yield the rubrics that have no text, or the id of another."""
+    rubric_ids: set[str] = set()
+    for index, rubric in enumerate(settings.rubrics):
+        place = f"{here}.rubrics[{index}]"
+        if rubric.rubric_id in rubric_ids:
+            yield Problem(f"{place}.rubric_id", f"{shown(rubric.rubric_id)} a second time", "a unique id")
+        if not (rubric.rubric_content.text_property or "").strip():
+            yield Problem(f"{place}.rubric_content.text_property", "no text", "a text that says what the judge must look for")
+        rubric_ids.add(rubric.rubric_id)
+
+
+_WITHOUT_EFFECT = "a setting without effect"
+
+
+def _unread_problems(spec: CriterionSpec, settings: CriterionSettings, here: str) -> Iterator[Problem]:
+    """Yield the settings that are accepted everywhere, and that this criterion does not read."""
+    if settings.include_intermediate_responses_in_final and not spec.reads_intermediate:
+        yield Problem(f"{here}.{INTERMEDIATE}", _WITHOUT_EFFECT, "a criterion that reads it", _readers(INTERMEDIATE))
+    for unread in settings.unread():
+        yield Problem(f"{here}.{unread.path}", _WITHOUT_EFFECT, unread.wanted)
+
+
+def _with_readers(problem: Problem, spec: CriterionSpec, here: str) -> Problem:
+    """Return a problem; that a key is unknown, with the criteria that read it, if there are any."""
+    if problem.found != "an unknown key":
+        return problem
+    key = to_snake(problem.path.removeprefix(f"{here}."))
+    readers = _readers(key)
+    wanted = problem.wanted if key.startswith("$") or "." in key or "[" in key else f"one of {', '.join(spec.fields)}"
+    return replace(problem, wanted=wanted, hint=problem.hint or readers)
+
+
+def _readers(key: str) -> str:
+    """Return which criteria read a setting, as a sentence; empty where none does."""
+    names = [name for name, spec in CRITERIA.items() if key in spec.fields]
+    return f"It is read by {listed(names, _MOST_READERS)}" if names else ""
 
 
 def _read(cls: type[S], value: Any, at: str, problems: list[Problem], *, strict: bool = False) -> S | None:

@@ -42,6 +42,7 @@ def load_inputs(
     if isinstance(inputs, evalsets.DatasetInput):
         raise UsageError(f"an eval set is a path, a folder, several paths or an EvalSet, not {shown(inputs.dataset)}")
     if isinstance(inputs, EvalSet):
+        evalsets.refuse_unread(inputs, f"eval set {inputs.eval_set_id!r}")
         return inputs, load_config(config)
     if as_needed and isinstance(inputs, evalsets.RowFiles) and not inputs.selected:
         return streamed(inputs.cases()), load_config(config, beside=inputs.folder)
@@ -72,7 +73,7 @@ class EvalFile:
         if set(eval_ids) == set(self.eval_set.eval_ids):
             return self
         left_out = set(self.eval_set.eval_ids).difference(eval_ids)
-        return replace(self, eval_set=evalsets.select(self.eval_set, eval_ids), config=self.config.without(left_out))
+        return replace(self, eval_set=evalsets.picked(self.eval_set, eval_ids), config=self.config.without(left_out))
 
 
 def read_file(named: str | Path | evalsets.File, config: ConfigSource = None, *, initial_session: str | Path | None = None) -> EvalFile:

@@ -20,13 +20,15 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from operator import not_
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializerFunctionWrapHandler, field_validator, model_serializer
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 
 from mlflow_adk_eval.errors import shown
-from mlflow_adk_eval.evalset.models import EvalCase, Json, Rubric, unwanted
+from mlflow_adk_eval.evalset.models import OPEN, EvalCase, Json, Rubric, unwanted
 from mlflow_adk_eval.evalset.observation import Need
 
 
@@ -36,9 +38,26 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
+LARGEST_SCORE = 1e150
+"""Beyond it the sums and squares of scores would be no numbers any more."""
+INTERMEDIATE = "include_intermediate_responses_in_final"
+"""The setting that every criterion of ADK has, and that few read."""
+
+
+class Unread(NamedTuple):
+    """A setting that has a value and changes nothing."""
+
+    path: str
+    """The setting, such as ``judge_model_options.judge_model``."""
+    wanted: str
+    """What would make a difference."""
+
+
 class CriterionSettings(Settings):
     """The settings that every criterion has."""
 
+    lacks_by_turn: ClassVar[bool] = False
+    """Whether `lack` differs between the turns of a case."""
     threshold: float = Field(allow_inf_nan=False, description="the score that a row needs to pass (a maximum where lower is better).")
     include_intermediate_responses_in_final: bool = Field(
         default=False, description="whether the agent's intermediate responses count as part of its answer."
@@ -56,6 +75,56 @@ class CriterionSettings(Settings):
     def more_needs(self) -> tuple[Need, ...]:
         """What the criterion cannot judge without by these settings, besides what its spec says."""
         return ()
+
+    def lack(self, case: EvalCase, index: int) -> str:  # noqa: ARG002 - for criteria that need something of a case
+        """Return what a turn of a case does not say, without which it has no score; empty where nothing is lacking."""
+        return ""
+
+    def unread(self) -> Iterator[Unread]:
+        """Yield the settings that the others make meaningless."""
+        yield from ()
+
+
+_ONLY_WHERE_EXPECTED = "whether cases and turns that do not say what the criterion needs are left out on purpose."
+
+
+class ExpectingSettings(CriterionSettings):
+    """A criterion that needs something of a case, and can leave out the cases and turns that do not say it."""
+
+    # Not written where it is off: then the config has the digest that it always had.
+    only_where_expected: bool = Field(default=False, exclude_if=not_, description=_ONLY_WHERE_EXPECTED)
+    """Our addition; ADK ignores it."""
+
+    def lack(self, case: EvalCase, index: int) -> str:
+        """Return what a turn of a case does not say; a whole case is asked about by its first turn."""
+        raise NotImplementedError
+
+    def applies_to(self, case: EvalCase) -> bool:
+        """Leave out a case in which no turn says what the criterion needs, if the settings say so."""
+        if not self.only_where_expected:
+            return True
+        turns = len(case.conversation or ()) if self.lacks_by_turn else 1
+        return any(not self.lack(case, index) for index in range(max(turns, 1)))
+
+    def scores_turn(self, case: EvalCase, index: int) -> bool:
+        """Leave out a turn that does not say what the criterion needs, if the settings say so."""
+        return not (self.only_where_expected and self.lack(case, index))
+
+
+class ReferenceSettings(ExpectingSettings):
+    """A criterion that compares each turn with a reference."""
+
+    lacks_by_turn = True
+
+    def lack(self, case: EvalCase, index: int) -> str:
+        """Return why a turn has no reference; empty where it has one."""
+        if case.conversation is None:
+            return "a reference conversation (it is a scenario)"
+        if OPEN in case.tags:
+            return f"what is expected, which nobody has written (remove its tag {OPEN!r} then)"
+        if index >= len(case.conversation):
+            return "" if index else "a reference conversation (it has no turn)"
+        return ""
 
 
 def read_name(value: Any) -> Any:
@@ -111,11 +180,32 @@ class JudgedSettings(CriterionSettings):
     )
     """Our addition; ADK ignores it."""
 
+    def unread(self) -> Iterator[Unread]:
+        """Yield the model of a judge that votes only if there is no panel."""
+        yield from super().unread()
+        named = self.judge_model_options.judge_model
+        if self.judge_panel and named != JudgeModelOptions().judge_model:
+            yield Unread("judge_model_options.judge_model", "only one of it and judge_panel, whose models vote instead")
 
-class RubricSettings(JudgedSettings):
+
+class RubricSettings(JudgedSettings, ExpectingSettings):
     """A criterion that a model decides by rubrics."""
 
+    rubric_type: ClassVar[str] = ""
+    """The ``type`` of the rubrics in eval sets that it judges by."""
     rubrics: tuple[Rubric, ...] = Field(default=(), description="the rubrics for every row: a list, as in a config.")
+
+    def lack(self, case: EvalCase, index: int) -> str:  # noqa: ARG002 - a turn without a rubric has no cell anyway
+        """Return that neither the settings nor a case have a rubric."""
+        rubrics = list(case.rubrics or ())
+        for turn in case.conversation or ():
+            rubrics += turn.rubrics or ()
+        own = any(rubric.type == self.rubric_type for rubric in rubrics)
+        return "" if self.rubrics or own else f"a rubric of the type {self.rubric_type}"
+
+    def scores_turn(self, case: EvalCase, index: int) -> bool:  # noqa: ARG002 - as above
+        """Leave no turn out: which have no cell follows from the rubrics."""
+        return True
 
 
 BACKEND = "the backend: Vertex AI's evaluation service, or the judge of `judge_model_options` with our prompts."
@@ -127,6 +217,22 @@ class VertexSettings(JudgedSettings):
     backend: Literal["vertex", "judge"] = Field(default="vertex", description=BACKEND)
     """Our addition; ADK ignores it."""
 
+    @property
+    def judge_decides(self) -> str:
+        """What makes a judge decide, so that its settings are read."""
+        return "backend: judge; Vertex AI's evaluation service does not read it"
+
+    def unread(self) -> Iterator[Unread]:
+        """Yield the settings of a judge that nobody asks."""
+        yield from super().unread()
+        if self.backend == "judge":
+            return
+        for name, default in JudgedSettings.model_fields.items():
+            if name in CriterionSettings.model_fields:
+                continue
+            if getattr(self, name) != default.get_default(call_default_factory=True):
+                yield Unread(name, self.judge_decides)
+
 
 class ServiceSettings(VertexSettings):
     """A criterion that Vertex's evaluation service alone can decide."""
@@ -137,6 +243,11 @@ class ServiceSettings(VertexSettings):
         if backend != "vertex":
             raise unwanted(shown(backend), "'vertex', since only Vertex AI's evaluation service has this metric")
         return backend
+
+    @property
+    def judge_decides(self) -> str:
+        """What makes a judge decide: nothing does."""
+        return "a criterion that a judge decides; Vertex AI's evaluation service alone decides this one, and does not read it"
 
 
 class CustomSettings(CriterionSettings):
@@ -218,6 +329,8 @@ class CriterionSpec:
     """What the score is, as a clause: ``1 for each turn whose tool calls match the expected ones, else 0``."""
     kept: str
     """What is kept beside the score, as a clause."""
+    reads_intermediate: bool = False
+    """Whether it reads the setting `INTERMEDIATE`."""
     make: Callable[..., Any]
     """Makes the criterion of its settings, or, if a judge decides, of its settings and a `VoteCollector`. Without a prompt there is only `by_service`."""
     by_service: Callable[..., Any] | None = None
@@ -250,6 +363,8 @@ class CriterionSpec:
             raise ValueError(f"criterion {self.name!r}: settings without a backend cannot choose the service")
         if ("rubrics" in self.needs) != bool(self.rubric_type):
             raise ValueError(f"criterion {self.name!r}: rubrics need a rubric type, and the other way round")
+        if self.rubric_type and self.rubric_type != getattr(self.settings, "rubric_type", ""):
+            raise ValueError(f"criterion {self.name!r}: its settings are for rubrics of another type")
 
     @property
     def judged(self) -> bool:
@@ -265,6 +380,16 @@ class CriterionSpec:
         return self.needs + settings.more_needs if settings else self.needs
 
     @property
+    def fields(self) -> dict[str, FieldInfo]:
+        """The settings that it reads, by name."""
+        unread = set[str]()
+        if not self.reads_intermediate:
+            unread.add(INTERMEDIATE)
+        if issubclass(self.settings, ServiceSettings):  # of which only the judge's are for a judge
+            unread |= JudgedSettings.model_fields.keys() - CriterionSettings.model_fields.keys()
+        return {name: field for name, field in self.settings.model_fields.items() if name not in unread}
+
+    @property
     def worst(self) -> float:
         """The worst score, which an answer that says nothing gets without a judge."""
         return self.bounds[0] if self.greater_is_better else self.bounds[1]
@@ -272,7 +397,7 @@ class CriterionSpec:
     @property
     def worst_of_nothing(self) -> float | None:
         """The only score that a turn may have in which the agent did nothing; ``None``: any, since it is not the answer that counts."""
-        return None if {"state", "scenario"}.intersection(self.needs) else self.worst
+        return None if {"state", "scenario", "baseline"}.intersection(self.needs) else self.worst
 
 
 class CriterionRegistry(Mapping[str, CriterionSpec]):

@@ -1,20 +1,33 @@
-"""Comparing tool calls: equality as JSON, the three match types, and which call differs from which, and how."""
+"""Comparing tool calls: equality as JSON, the three match types, and which call differs from which, and how.
+
+ADK gives each call a random id, and writes such ids into the arguments of its own calls, as in ``adk_request_confirmation``. No id of today is
+the same as one of a recording. So two of them in the same place are equal, unless one stands for two others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import product, zip_longest
 from typing import Any, Literal
 
 from mlflow_adk_eval.errors import json_path, shown
-from mlflow_adk_eval.evalset.models import FunctionCall
+from mlflow_adk_eval.evalset.models import FunctionCall, Json
 
 MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
 """How strictly calls must match; ADK numbers them in this order."""
 MatchType = Literal["EXACT", "IN_ORDER", "ANY_ORDER"]
 
+_GENERATED_ID = re.compile(r"adk-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""The ids that ADK gives to calls."""
+_ID_PATHS: Mapping[str, tuple[str, ...]] = {
+    "adk_request_confirmation": ("originalFunctionCall", "id"),
+    "adk_request_credential": ("functionCallId",),
+    "adk_request_input": ("interruptId",),
+}
+"""Where ADK's own calls have the id of a call or of a request, whoever made it. It may also be left out."""
 _LARGEST_TABLE = 250_000
 _LONG = 60
 """From this many characters on, two texts are shown from a little before the place where they part."""
@@ -45,8 +58,77 @@ def _same_booleans(left: Any, right: Any) -> bool:
 
 
 def same_call(actual: FunctionCall, expected: FunctionCall, *, ignore_args: bool = False) -> bool:
-    """Whether two calls are the same; no arguments equal ``{}``."""
-    return actual.name == expected.name and (ignore_args or json_equal(actual.args or {}, expected.args or {}))
+    """Whether two calls are the same; no arguments equal ``{}``, and ids that ADK made up are equal."""
+    if actual.name != expected.name:
+        return False
+    return ignore_args or same_args(compared_args(actual), compared_args(expected))
+
+
+def compared_args(call: FunctionCall) -> Json:
+    """Return the arguments of a call that are compared: all but the id in a call of ADK's own.
+
+    >>> call = FunctionCall(name="adk_request_confirmation", args={"originalFunctionCall": {"id": "adk-1", "name": "pay"}})
+    >>> compared_args(call)
+    {'originalFunctionCall': {'name': 'pay'}}
+    """
+    args = call.args or {}
+    path = _ID_PATHS.get(call.name or "")
+    return without(args, path) if path else args
+
+
+def without(value: Json, path: Sequence[str]) -> Json:
+    """Return an object without what is at a path of keys."""
+    first, rest = path[0], path[1:]
+    if not rest:
+        return {key: item for key, item in value.items() if key != first}
+    inner = value.get(first)
+    return {**value, first: without(inner, rest)} if isinstance(inner, dict) else value
+
+
+def same_args(actual: Any, expected: Any, ids: GeneratedIds | None = None) -> bool:
+    """Whether two values are the same JSON, except for ids that ADK made up.
+
+    Args:
+        actual: a value of today.
+        expected: the recorded one.
+        ids: which ids stand for each other elsewhere in the same call; ``None``: nothing else is compared.
+
+    >>> one, other = "adk-" + "-".join(["0" * 8, *["0" * 4] * 3, "0" * 12]), "adk-" + "-".join(["1" * 8, *["1" * 4] * 3, "1" * 12])
+    >>> same_args({"of": one, "in": [one]}, {"of": other, "in": [other]}), same_args([one, one], [one, other])
+    (True, False)
+    """
+    if json_equal(actual, expected):
+        return True
+    return _same_but_ids(actual, expected, GeneratedIds() if ids is None else ids)
+
+
+@dataclass(slots=True)
+class GeneratedIds:
+    """Which id of one side stands for which of the other."""
+
+    of_actual: dict[str, str] = field(default_factory=dict[str, str])
+    of_expected: dict[str, str] = field(default_factory=dict[str, str])
+
+    def pair(self, actual: Any, expected: Any) -> bool:
+        """Whether two values are such ids, and stand for each other wherever they are."""
+        if not (_is_generated(actual) and _is_generated(expected)):
+            return False
+        stands_for = self.of_actual.setdefault(actual, expected)
+        return bool(stands_for == expected and self.of_expected.setdefault(expected, actual) == actual)
+
+
+def _is_generated(value: Any) -> bool:
+    return isinstance(value, str) and _GENERATED_ID.fullmatch(value) is not None
+
+
+def _same_but_ids(actual: Any, expected: Any, ids: GeneratedIds) -> bool:
+    if isinstance(actual, dict) and isinstance(expected, dict):
+        if actual.keys() != expected.keys():
+            return False
+        return all(_same_but_ids(actual[key], value, ids) for key, value in expected.items())
+    if isinstance(actual, list) and isinstance(expected, list):
+        return len(actual) == len(expected) and all(_same_but_ids(got, want, ids) for got, want in zip(actual, expected, strict=True))
+    return ids.pair(actual, expected) or json_equal(actual, expected)
 
 
 def trajectory_matches(
@@ -92,19 +174,30 @@ class Difference:
     actual: str
 
 
-def differences(actual: Any, expected: Any, path: str = "$") -> Iterator[Difference]:
+def call_differences(actual: FunctionCall, expected: FunctionCall) -> Iterator[Difference]:
+    """Yield every place where the arguments of two calls differ. An id that ADK made up and another such are no difference."""
+    return differences(compared_args(actual), compared_args(expected), ids=GeneratedIds())
+
+
+def differences(actual: Any, expected: Any, path: str = "$", *, ids: GeneratedIds | None = None) -> Iterator[Difference]:
     """Yield every place where two JSON values differ.
+
+    Args:
+        actual: one of them.
+        expected: the other.
+        path: where they are.
+        ids: which ids that ADK made up stand for each other; ``None``: these are values like any other.
 
     >>> [found.path for found in differences({"a": [1, 2], "b": 1}, {"a": [1, 3], "c": 1})]
     ['$.a[1]', '$.c', '$.b']
     """
     if isinstance(actual, dict) and isinstance(expected, dict):
         for key in dict.fromkeys([*expected, *actual]):
-            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), json_path(path, [key]))
+            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), json_path(path, [key]), ids=ids)
     elif isinstance(actual, list) and isinstance(expected, list):
         for index, (got, want) in enumerate(zip_longest(actual, expected, fillvalue=_MISSING)):
-            yield from differences(got, want, json_path(path, [index]))
-    elif not json_equal(actual, expected):
+            yield from differences(got, want, json_path(path, [index]), ids=ids)
+    elif not json_equal(actual, expected) and not (ids is not None and ids.pair(actual, expected)):
         yield Difference(path, *_shown_apart(expected, actual))
 
 

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from mlflow_adk_eval.config.spec import ExpectingSettings
 from mlflow_adk_eval.errors import foreign_code
-from mlflow_adk_eval.evalset.conversation import Ending, InnerCall
+from mlflow_adk_eval.evalset.conversation import Ending, Injection, InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, ConversationScenario, EvalCase, Invocation
 from mlflow_adk_eval.evalset.observation import SHOWN_BY_ITSELF, Need, Unknown, is_void, unseen
 from mlflow_adk_eval.redact import redacted, secrets_of
@@ -29,6 +30,8 @@ class CaseRun:
     actual: tuple[Invocation, ...]
     session_state: Mapping[str, Any] | None = None
     """The state after the last turn; ``None`` where the agent does not report it."""
+    injections: tuple[Injection, ...] = ()
+    """The tool calls that something else than the tool answered or delayed."""
     error: str = ""
     """Why the conversation is not what the case asks for; empty where it is."""
     unfinished: bool = False
@@ -92,16 +95,28 @@ class Planned:
     """The only score that a turn may have in which the agent did nothing; ``None``: any, as from a metric of the user's own."""
 
 
-def judge_pairs(run: CaseRun, judge: Callable[[Invocation, Invocation], Outcome | None]) -> Judged:
-    """Judge each turn against its reference; a turn that is missing on either side is an error of that turn."""
+def judge_pairs(
+    run: CaseRun,
+    judge: Callable[[Invocation, Invocation], Outcome | None],
+    settings: ExpectingSettings | None = None,
+) -> Judged:
+    """Judge each turn against its reference; a turn that is missing on either side is an error of that turn.
+
+    Args:
+        run: the case.
+        judge: judges a turn beside its reference.
+        settings: what may leave out turns of the case; ``None``: none is left out.
+    """
     expected, actual = run.case.conversation, run.actual
     if expected is None:
         return Judged((_SCENARIO,) * run.turns)
     if OPEN in run.case.tags:  # no expected call is not the same as an expected absence of calls
         return failed(run, _OPEN)
-    cells = tuple([judge(got, want) for got, want in zip(actual, expected, strict=False)])
+    cells = [judge(got, want) for got, want in zip(actual, expected, strict=False)]
+    if settings and settings.only_where_expected:
+        cells = [cell if settings.scores_turn(run.case, index) else None for index, cell in enumerate(cells)]
     if len(actual) == len(expected):
-        return Judged(cells)
+        return Judged(tuple(cells))
     extra = Errored(f"no expected turn: the reference has {len(expected)} of {len(actual)} turns")
     return Judged((*cells, *missing_turns(run), *(extra,) * (len(actual) - len(expected))))
 
@@ -130,8 +145,8 @@ async def apply(planned: Planned, run: CaseRun) -> CriterionResult:
     blind = blind_turns(planned, run)
     if blind and len(blind) == len(run.actual):
         first = next(iter(blind.values()))
-        judged = whole_case(run, first) if planned.whole else Judged((*blind.values(), *missing_turns(run)))
-        return result_of(planned, run, judged)
+        unseen_case = whole_case(run, first) if planned.whole else Judged((*blind.values(), *missing_turns(run)))
+        return result_of(planned, run, unseen_case)
     if blind:
         run = replace(run, blind=blind)
     try:

@@ -11,6 +11,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun
+from mlflow_adk_eval.criteria.expected import ExpectedResponseSettings
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_turns, place, says_nothing
 from mlflow_adk_eval.criteria.transcript import user_material
 from mlflow_adk_eval.evalset.models import Invocation
@@ -25,13 +26,17 @@ _NO_TEXT = "(no text)"
 _WORTH = {"valid": 1.0, "invalid": 0.0}
 
 
+class FinalResponseSettings(JudgedSettings, ExpectedResponseSettings):
+    """Which responses are judged beside their references."""
+
+
 @dataclass(frozen=True, slots=True)
-class FinalResponseMatch(JudgedTurns[JudgedSettings]):
+class FinalResponseMatch(JudgedTurns[FinalResponseSettings]):
     """1 for each turn whose final response is valid beside the reference, else 0; the case score is the mean."""
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_turns(run, partial(self.turn, run), in_pairs=True)
+        return await judged_turns(run, partial(self.turn, run), self.settings, in_pairs=True)
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask whether a response means what its reference means; not if either says nothing."""
@@ -63,7 +68,8 @@ SPECS = (
         origin="adk",
         about="1 for each turn whose final response matches the expected one, according to a judge, else 0",
         kept="every vote with its explanation, the tally, the dissent",
-        settings=JudgedSettings,
+        settings=FinalResponseSettings,
+        reads_intermediate=True,
         needs=("reference", "expected_response"),
         prompts=(NAME,),
         make=FinalResponseMatch,

@@ -14,26 +14,32 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import to_jsonable_python
 
-from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
+from mlflow_adk_eval.config.spec import CriterionSpec, ExpectingSettings, read_name
 from mlflow_adk_eval.criteria.alignment import Difference, differences
 from mlflow_adk_eval.criteria.criterion import CaseRun, whole_case
+from mlflow_adk_eval.evalset.conversation import IN_THE_TOOLS_PLACE
 from mlflow_adk_eval.evalset.models import EvalCase, Json
 from mlflow_adk_eval.results.outcomes import Judged, Scored, Skipped
 
 _MAX_SHOWN = 20
 
 
-class FinalStateSettings(CriterionSettings):
+class FinalStateSettings(ExpectingSettings):
     """How the session's final state must match the expected one."""
 
     match_type: Annotated[Literal["EXACT", "SUBSET"], BeforeValidator(read_name)] = Field(
         default="SUBSET", description="``SUBSET``: the state must contain the expected keys and values; ``EXACT``: and no other keys."
     )
+    # Written also where it is off, as it always was: then the config has the digest that it always had.
     only_where_expected: bool = Field(default=False, description="whether rows without an expected state are skipped on purpose.")
 
-    def applies_to(self, case: EvalCase) -> bool:
-        """Leave out a case that expects no state, if the settings say so."""
-        return bool(case.final_session_state) or not self.only_where_expected
+    def lack(self, case: EvalCase, index: int) -> str:  # noqa: ARG002 - the state is that of the whole case
+        """Return that a case expects no state."""
+        return "" if case.final_session_state else "an expected final_session_state"
+
+    def scores_turn(self, case: EvalCase, index: int) -> bool:  # noqa: ARG002 - as above
+        """Leave no turn out: the only score is the case's."""
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,9 @@ class FinalSessionState:
         lines = [f"- `{place.path}`: expected {place.expected}, got {place.actual}" for place in unlike[:_MAX_SHOWN]]
         if len(unlike) > _MAX_SHOWN:
             lines.append(f"- and {len(unlike) - _MAX_SHOWN} more")
+        injected = dict.fromkeys(f"`{found.tool}`" for found in run.injections if found.kind in IN_THE_TOOLS_PLACE)
+        if injected:
+            lines += ["", f"The tool environment answered calls of {', '.join(injected)} in the tool's place, so these changed no state."]
         return whole_case(run, Scored(0.0, "\n".join([f"The state differs ({match_type}):", "", *lines])))
 
 

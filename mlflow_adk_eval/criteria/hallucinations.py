@@ -158,6 +158,7 @@ SPECS = (
         about="the share of an answer's sentences that are supported or make no claim",
         kept="each sentence with its label, votes and excerpts",
         settings=HallucinationsSettings,
+        needs=("call_results",),
         prompts=(_NAME,),
         make=Hallucinations,
     ),

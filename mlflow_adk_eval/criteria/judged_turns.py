@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from mlflow_adk_eval.config.spec import JudgedSettings
+from mlflow_adk_eval.config.spec import CriterionSettings, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.text import Translation
 from mlflow_adk_eval.criteria.transcript import final_material
@@ -46,16 +46,25 @@ def unfinished(run: CaseRun, index: int) -> Errored | None:
     return Errored(f"the agent did not finish: {run.error}") if failed else None
 
 
-async def judged_turns(run: CaseRun, judge: Callable[[int], Awaitable[Cell | None]], *, in_pairs: bool = False) -> Judged:
+async def judged_turns(
+    run: CaseRun,
+    judge: Callable[[int], Awaitable[Cell | None]],
+    settings: CriterionSettings | None = None,
+    *,
+    in_pairs: bool = False,
+) -> Judged:
     """Judge each turn of the agent by its index, all at the same time; ``None`` is a turn to which nothing applies.
 
     Args:
         run: the case.
         judge: judges a turn.
+        settings: of the criterion, which may leave out turns of the case; ``None``: it leaves none out.
         in_pairs: whether only turns are judged that the reference has as well.
     """
 
     async def cell(index: int) -> Cell | None:
+        if settings and not settings.scores_turn(run.case, index):
+            return None
         error = unfinished(run, index)
         return Cell(error) if error else await judge(index)
 
@@ -79,7 +88,7 @@ class JudgedTurns(Generic[S_co]):
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn that the agent had."""
-        return await judged_turns(run, partial(self.turn, run))
+        return await judged_turns(run, partial(self.turn, run), self.settings)
 
     @abstractmethod
     async def turn(self, run: CaseRun, index: int) -> Cell | None:

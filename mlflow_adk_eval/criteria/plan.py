@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mlflow_adk_eval.config.eval_config import Criteria, EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CriterionSpec, JudgedSettings, RubricSettings, VertexSettings
+from mlflow_adk_eval.criteria.coverage import Coverage
 from mlflow_adk_eval.criteria.criterion import Criterion, Planned
 from mlflow_adk_eval.criteria.custom import CustomMetric, load_function
-from mlflow_adk_eval.criteria.rubrics import rubric_problem, unused_rubrics
+from mlflow_adk_eval.criteria.rubrics import rubric_problem
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.observation import Need
@@ -33,8 +34,8 @@ class Plan:
     """Whether any criterion asks a judge."""
     pairwise: tuple[str, ...] = ()
     """The criteria that need a baseline."""
-    unused_rubrics: Few = field(default_factory=Few)
-    """A sentence for each rubric that no criterion judges by."""
+    coverage: Coverage | None = None
+    """What the criteria read of the cases; ``None`` where no plan was made of any."""
 
     def criteria(self, config: EvalConfig) -> tuple[str, ...]:
         """Return the names of all criteria: in the order of the config, then those that are information."""
@@ -68,12 +69,11 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
     places = {id(config.criteria): _Place("$.criteria", config, config.criteria)}
     for eval_id, criteria in config.case_criteria.items():
         places.setdefault(id(criteria), _Place(f"$.case_criteria[{eval_id!r}]", config, criteria))
-    unused = Few()
+    coverage = Coverage(config)
     for case in eval_set.eval_cases:  # once: a set of a million cases is read from disk
-        place = places[id(config.criteria_of(case.eval_id))]
-        place.see(case)
-        if case.rubrics or any(turn.rubrics for turn in case.conversation or ()):
-            unused.add(unused_rubrics(place.criteria, case))
+        planned_for_case = config.planned(case)
+        places[id(config.criteria_of(case.eval_id))].see(case, planned_for_case)
+        coverage.see(case, planned_for_case)
     check_ids(eval_set)
     if problems := list(_problems(config, eval_set, list(places.values()))):
         raise ConfigError("config", problems)
@@ -84,7 +84,7 @@ def plan(config: EvalConfig, eval_set: EvalSet, judging: JudgeSession | None = N
         for eval_id, left_out in place.exceptions.items():
             by_case[eval_id] = tuple(one for one in planned if one.name not in left_out)
     pairwise = dict.fromkeys(name for place in places.values() for name, needs in place.needs.items() if "baseline" in needs)
-    return Plan(default, by_case, judged=judging.asked, pairwise=tuple(pairwise), unused_rubrics=unused)
+    return Plan(default, by_case, judged=judging.asked, pairwise=tuple(pairwise), coverage=coverage)
 
 
 class _Place:
@@ -94,20 +94,27 @@ class _Place:
         self.at, self.config, self.criteria = at, config, criteria
         self.needs = {name: () if name in (config.custom_metrics or {}) else CRITERIA[name].needs for name in criteria}
         """What each criterion cannot judge without; nothing for one of the user's own, which says nothing about that."""
-        self.scenarios, self.written = Few(), Few()
+        self.lacking: dict[tuple[str, Need], Few] = {}
+        """The cases of a kind that a criterion cannot judge, by criterion and by what it needs."""
         self.rubric_problems: dict[tuple[str, str], Few] = {}
         """The cases by criterion and by what is wrong."""
         self.exceptions: dict[str, frozenset[str]] = {}
         """The cases that are not planned like most, each with the criteria that leave it out."""
+        self._by_kind: dict[Need, list[str]] = {
+            "reference": [name for name, needs in self.needs.items() if "reference" in needs],
+            "scenario": [name for name, needs in self.needs.items() if "scenario" in needs],
+        }
         self._by_rubrics = {name: settings for name, settings in criteria.items() if isinstance(settings, RubricSettings)}
 
-    def see(self, case: EvalCase) -> None:
-        """Take note of a case."""
-        (self.scenarios if case.conversation is None else self.written).add([case.eval_id])
+    def see(self, case: EvalCase, planned: Criteria) -> None:
+        """Take note of a case and of the criteria that are planned for it."""
+        lacking: Need = "reference" if case.conversation is None else "scenario"
+        for name in self._by_kind[lacking]:
+            if name in planned:
+                self.lacking.setdefault((name, lacking), Few()).add([case.eval_id])
         for name, settings in self._by_rubrics.items():
-            if problem := rubric_problem(name, settings, case):
+            if name in planned and (problem := rubric_problem(name, settings, case)):
                 self.rubric_problems.setdefault((name, problem), Few()).add([case.eval_id])
-        planned = self.config.planned(case)
         if len(planned) < len(self.criteria) or self.criteria is not self.config.criteria:
             self.exceptions[case.eval_id] = frozenset(self.criteria.keys() - planned.keys())
 
@@ -123,18 +130,21 @@ def check_ids(eval_set: EvalSet) -> None:
         raise UsageError(f"eval set {eval_set.eval_set_id!r} has several cases with the same id: {named}")
 
 
+_KINDS: Mapping[Need, tuple[str, str]] = {
+    "reference": ("a reference conversation", "scenarios"),
+    "scenario": ("a conversation scenario", "written conversations"),
+}
+"""What a criterion may need that cases of the other kind never have, and what those are called."""
+
+
 def _problems(config: EvalConfig, eval_set: EvalSet, places: Sequence[_Place]) -> Iterator[Problem]:
     """Yield the criteria that need what some of their cases lack, rubrics that are contradictory or missing, and cases that are not there."""
     for place in places:
-        lacking: tuple[tuple[Need, Few, str, str], ...] = (
-            ("reference", place.scenarios, "a reference conversation", "scenarios"),
-            ("scenario", place.written, "a conversation scenario", "written conversations"),
-        )
-        for name, needs in place.needs.items():
-            for need, affected, noun, kind in lacking:
-                if need in needs and affected.count:
-                    wanted = f"a criterion without that need, because these cases are {kind}: {affected}"
-                    yield Problem(f"{place.at}.{name}", f"a criterion that needs {noun}", wanted)
+        for (name, need), affected in place.lacking.items():
+            noun, kind = _KINDS[need]
+            wanted = f"a criterion without that need, because these cases are {kind}: {affected}"
+            hint = "only_where_expected: true leaves them out"
+            yield Problem(f"{place.at}.{name}", f"a criterion that needs {noun}", wanted, hint)
     for place in places:
         for (name, problem), affected in place.rubric_problems.items():
             yield Problem(f"{place.at}.{name}", f"{problem} in these cases: {affected}", "rubrics, here or in the eval set")
@@ -151,12 +161,13 @@ def _planned(config: EvalConfig, criteria: Criteria, judges: JudgeSession) -> It
             yield Planned(
                 name=name,
                 criterion=CustomMetric(name, load_function(name, custom), settings),
-                threshold=settings.threshold,
+                threshold=config.threshold_of(name, settings),
                 greater_is_better=config.greater_is_better(name),
             )
         else:
             spec = CRITERIA[name]
-            yield planned_by(spec, _criterion(spec, settings, judges), settings)
+            decides = config.threshold_of(name, settings) is not None
+            yield planned_by(spec, _criterion(spec, settings, judges), settings, decides=decides)
     for name in CRITERIA.informative:
         if name not in criteria:
             spec = CRITERIA[name]
@@ -175,12 +186,25 @@ def _criterion(spec: CriterionSpec, settings: CriterionSettings, judges: JudgeSe
     return criterion
 
 
-def planned_by(spec: CriterionSpec, criterion: Criterion, settings: CriterionSettings | None) -> Planned:
-    """Return a criterion of this package as it is planned; without settings, as information."""
+def planned_by(
+    spec: CriterionSpec,
+    criterion: Criterion,
+    settings: CriterionSettings | None,
+    *,
+    decides: bool = True,
+) -> Planned:
+    """Return a criterion of this package as it is planned.
+
+    Args:
+        spec: the criterion.
+        criterion: what judges.
+        settings: by which it judges; ``None``: it is measured as information.
+        decides: whether its threshold can be missed.
+    """
     return Planned(
         name=spec.name,
         criterion=criterion,
-        threshold=settings.threshold if settings else None,
+        threshold=settings.threshold if settings and decides else None,
         greater_is_better=spec.greater_is_better,
         judged=isinstance(settings, JudgedSettings),
         needs=spec.needs_by(settings),

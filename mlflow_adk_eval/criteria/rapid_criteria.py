@@ -10,7 +10,7 @@ derive from that, so a new metric is a new entry there. ADK has none of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,12 +18,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
-from mlflow_adk_eval.config.spec import BACKEND, CriterionSettings, CriterionSpec, JudgedSettings, VertexSettings
+from mlflow_adk_eval.config.spec import (
+    BACKEND,
+    CriterionSettings,
+    CriterionSpec,
+    ExpectingSettings,
+    JudgedSettings,
+    ReferenceSettings,
+    Unread,
+    VertexSettings,
+)
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings, ExpectedResponseSettings
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, says_nothing
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.response_match import no_text
+from mlflow_adk_eval.criteria.text import words
 from mlflow_adk_eval.criteria.transcript import (
     final_material,
     instructions_material,
@@ -33,7 +44,7 @@ from mlflow_adk_eval.criteria.transcript import (
     words_of,
 )
 from mlflow_adk_eval.criteria.vertex import votes_of
-from mlflow_adk_eval.evalset.models import Invocation
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation
 from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.judge.material import Material, unshown_in
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
@@ -49,7 +60,7 @@ _NO_CONTENT = "an empty answer is no better than any other."
 _UNASKED = {f"TIE: {SAME_TEXT}": _WINS["TIE"]} | {f"{choice}: {_NO_CONTENT}": worth for choice, worth in _WINS.items()}
 
 
-class BleuSettings(CriterionSettings):
+class BleuSettings(ExpectedResponseSettings):
     """How BLEU is computed."""
 
     use_effective_order: bool = Field(
@@ -57,7 +68,7 @@ class BleuSettings(CriterionSettings):
     )
 
 
-class RougeSettings(CriterionSettings):
+class RougeSettings(ExpectedResponseSettings):
     """How ROUGE is computed."""
 
     rouge_type: Annotated[str, StringConstraints(pattern=r"^(rougen?[1-9]|rougeL|rougeLsum)$")] = Field(
@@ -66,8 +77,20 @@ class RougeSettings(CriterionSettings):
     use_stemmer: bool = Field(default=False, description="whether English words are stemmed.")
     split_summaries: bool = Field(default=False, description="whether ``rougeLsum`` treats each sentence as a line.")
 
+    def lack_of_text(self, reference: str) -> str:
+        """Return why a text is no reference: it has no words."""
+        if lacking := super().lack_of_text(reference):
+            return lacking
+        return "" if words(reference) else "words in the expected response"
 
-class ParameterSettings(CriterionSettings):
+    def unread(self) -> Iterator[Unread]:
+        """Yield a setting of another kind of ROUGE."""
+        yield from super().unread()
+        if self.split_summaries and self.rouge_type != "rougeLsum":
+            yield Unread("split_summaries", "rouge_type: rougeLsum; no other splits texts")
+
+
+class ParameterSettings(ExpectedCallsSettings):
     """How the parameters of tool calls are compared."""
 
     use_strict_string_match: bool = Field(
@@ -91,24 +114,42 @@ class InstructedSettings(RatingSettings):
     instruction: Literal["user_message", "agent_instructions"] = Field(default="user_message", description=_INSTRUCTION)
 
 
-class TextRatingSettings(InstructedSettings):
-    """A rating of an answer beside what it was made of."""
+class MayUseReference(ExpectingSettings):
+    """A judge that may be shown the expected answer."""
 
+    lacks_by_turn = True
     use_reference: bool = Field(default=False, description=_USE_REFERENCE)
 
+    def lack(self, case: EvalCase, index: int) -> str:
+        """Return that a turn has no expected answer, if the judge is to see it."""
+        return _SHOWN.lack(case, index) if self.use_reference else ""
 
-class PairwiseSettings(JudgedSettings):
+    def unread(self) -> Iterator[Unread]:
+        """Yield what is left out, if the judge does not see the expected answer."""
+        yield from super().unread()
+        if self.only_where_expected and not self.use_reference:
+            yield Unread("only_where_expected", "use_reference: true; without it, nothing is expected of a case")
+
+
+_SHOWN = ExpectedResponseSettings(threshold=0.0)
+"""What a judge is shown of the expected answer: the final response."""
+
+
+class TextRatingSettings(InstructedSettings, MayUseReference):
+    """A rating of an answer beside what it was made of."""
+
+
+class PairwiseSettings(JudgedSettings, MayUseReference):
     """A choice between the answer and that of a baseline."""
 
     instruction: Literal["user_message", "agent_instructions"] = Field(default="user_message", description=_INSTRUCTION)
-    use_reference: bool = Field(default=False, description=_USE_REFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class RapidComputed:
     """A computed metric of each turn beside its reference; the case score is the mean."""
 
-    settings: CriterionSettings
+    settings: ReferenceSettings
     metric: RapidMetric
 
     def __post_init__(self) -> None:
@@ -117,21 +158,21 @@ class RapidComputed:
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""
-        return judge_pairs(run, self._turn)
+        return judge_pairs(run, self._turn, self.settings)
 
     def _turn(self, actual: Invocation, expected: Invocation) -> Outcome:
         turns = {"prediction": actual, "reference": expected}
-        if not self.metric.on_calls:
-            included = self.settings.include_intermediate_responses_in_final
-            instance = {name: words_of(turn, include_intermediate=included) for name, turn in turns.items()}
+        if isinstance(self.settings, ExpectedResponseSettings):
+            text_of = self.settings.text_of
+            instance = {name: text_of(turn) for name, turn in turns.items()}
+            if lacking := self.settings.lack_of_text(instance["reference"]):
+                return Errored(f"the turn has no reference: it lacks {lacking}")
+            if not instance["prediction"] and (other := no_text(actual)):
+                return other
         elif actual.tool_calls or expected.tool_calls:
             instance = {name: _calls_text(turn) for name, turn in turns.items()}
         else:
             return _NO_CALL
-        if not instance["reference"].strip():
-            return _NO_REFERENCE
-        if not instance["prediction"] and (other := no_text(actual)):
-            return other
         spec = {name: getattr(self.settings, name) for name in self.metric.spec}
         score = computed_score(self.metric.name, spec, instance)
         given = ", ".join(f"{name} {value}" for name, value in spec.items())
@@ -158,7 +199,7 @@ class RapidRating:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_turns(run, partial(self._turn, run))
+        return await judged_turns(run, partial(self._turn, run), self.settings)
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
         instance = instance_of(self.metric, self.settings, run, index)
@@ -216,7 +257,7 @@ def instance_of(
         if not instance["instruction"].text:
             return Errored("the agent's instructions were not recorded, so there is nothing to judge against")
     if isinstance(settings, TextRatingSettings | PairwiseSettings) and settings.use_reference:
-        if not run.expected or index >= len(run.expected):
+        if not run.expected or index >= len(run.expected) or settings.lack(run.case, index):
             return _NO_REFERENCE
         instance["reference"] = final_material(run.expected[index])
         if not instance["reference"].text:
@@ -259,9 +300,12 @@ def _settings_class(metric: RapidMetric) -> type[CriterionSettings]:
         if "instruction" not in metric.fields:
             return RatingSettings
         return TextRatingSettings if "use_reference" in metric.spec else InstructedSettings
-    common, wanted = set(CriterionSettings.model_fields), set(metric.spec)
-    fitting = (one for one in (BleuSettings, RougeSettings, ParameterSettings) if set(one.model_fields) - common == wanted)
-    return next(fitting, CriterionSettings)
+    if metric.name == "tool_call_valid":  # which compares with nothing
+        return ReferenceSettings
+    for settings in (BleuSettings, RougeSettings, ParameterSettings):
+        if metric.spec and settings.model_fields.keys() >= metric.spec.keys():
+            return settings
+    return ExpectedCallsSettings if metric.on_calls else ExpectedResponseSettings
 
 
 _MAKERS: Mapping[str, Callable[..., Any]] = {"computed": RapidComputed, "judged": _by_judge, "pairwise": RapidPairwise}
@@ -283,6 +327,7 @@ def _spec(metric: RapidMetric) -> CriterionSpec:
         about=f"{metric.about}; the score is the distance from 0, and lower is better" if metric.around_optimum else metric.about,
         kept=_KEPT[metric.kind],
         settings=_settings_class(metric),
+        reads_intermediate=not metric.on_calls,
         bounds=metric.range,
         unasked=_UNASKED if metric.kind == "pairwise" else {},
         greater_is_better=not metric.around_optimum,

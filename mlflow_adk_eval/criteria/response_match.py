@@ -2,22 +2,44 @@
 
 Both texts become words (`text.tokens`: stemmed where they are English, single characters where a script has no spaces), and the score is the
 F-measure of the words they share. It is bit for bit the score of ADK, which computes it with rouge-score and nltk; the stemmer here is our
-own, because importing nltk takes seconds. A turn whose reference has no response has no score, and neither has one whose response is media.
+own, because importing nltk takes seconds. A turn whose reference has no response or no words (such as an emoji) has no score, since nothing can
+be compared with it, and neither has one whose response is media. A response without words beside a reference that has some scores 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec
+from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.text import rouge_1, tokens
-from mlflow_adk_eval.criteria.transcript import content_material
+from mlflow_adk_eval.criteria.expected import ExpectedResponseSettings
+from mlflow_adk_eval.criteria.text import rouge_1, tokens, words
+from mlflow_adk_eval.criteria.transcript import content_material, steps
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 
 _LONGEST = 200
+
+
+NO_WORDS = Errored("the expected response has no words to compare with, such as one that is an emoji")
+
+
+class ResponseMatchSettings(ExpectedResponseSettings):
+    """Which texts are compared."""
+
+    def text_of(self, turn: Invocation) -> str:
+        """Return the text that is compared, with what was said on the way if the settings say so."""
+        if not self.include_intermediate_responses_in_final:
+            return turn.final_text
+        said = [step.payload for step in steps(turn) if step.kind == "text"]
+        return "\n".join(filter(None, [*said, turn.final_text]))
+
+    def lack_of_text(self, reference: str) -> str:
+        """Return why a text is no reference: it has no words."""
+        if lacking := super().lack_of_text(reference):
+            return lacking
+        return "" if words(reference) else "words in the expected response"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +49,27 @@ class ResponseMatch:
     Source: ADK's evaluation criteria. Precision and recall are kept beside the score.
     """
 
-    settings: CriterionSettings
+    settings: ResponseMatchSettings
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""
-        return judge_pairs(run, _turn)
+        return judge_pairs(run, self._turn, self.settings)
 
-
-def _turn(actual: Invocation, expected: Invocation) -> Outcome:
-    given, wanted = actual.final_text, expected.final_text
-    if not wanted.strip():
-        return NO_REFERENCE
-    if not given and (other := no_text(actual)):
-        return other
-    response, reference = tokens(given), tokens(wanted)
-    overlap = rouge_1(response, reference)
-    empty = [side for side, words in (("response", response), ("reference", reference)) if not words]
-    note = f" The {' and the '.join(empty)} {'has' if len(empty) == 1 else 'have'} no words." if empty else ""
-    rationale = f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}.{note}"
-    return Scored(overlap.f_measure, rationale, {"precision": overlap.precision, "recall": overlap.recall})
+    def _turn(self, actual: Invocation, expected: Invocation) -> Outcome:
+        given, wanted = self.settings.text_of(actual), self.settings.text_of(expected)
+        if not wanted.strip():
+            return NO_REFERENCE
+        reference = tokens(wanted)
+        if not reference:
+            return NO_WORDS
+        if not given and (other := no_text(actual)):
+            return other
+        response = tokens(given)
+        overlap = rouge_1(response, reference)
+        rationale = f"ROUGE-1 precision {overlap.precision:.3f}, recall {overlap.recall:.3f}."
+        if not response:
+            rationale += " The response has no words."
+        return Scored(overlap.f_measure, rationale, {"precision": overlap.precision, "recall": overlap.recall})
 
 
 def no_text(turn: Invocation) -> Errored | None:
@@ -62,6 +86,8 @@ SPECS = (
         origin="adk",
         about="ROUGE-1 of each turn's final response against the expected one",
         kept="precision and recall",
+        settings=ResponseMatchSettings,
+        reads_intermediate=True,
         needs=("reference", "expected_response"),
         make=ResponseMatch,
     ),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from mlflow_adk_eval.config.spec import CRITERIA, CriterionSpec, RubricSettings
 from mlflow_adk_eval.criteria import transcript
@@ -112,28 +112,57 @@ def rubric_types() -> Mapping[str, str]:
     return {name: spec.rubric_type for name, spec in CRITERIA.items() if spec.rubric_type}
 
 
-def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> Iterator[str]:
-    """Yield a sentence for each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
-    places = [("the case", case.rubrics), *((f"turn {number}", turn.rubrics) for number, turn in enumerate(case.conversation or (), 1))]
-    rubrics = [(where, rubric) for where, listed in places for rubric in listed or ()]
+class UnusedRubric(NamedTuple):
+    """A rubric of a case by which no criterion judges."""
+
+    place: str
+    """Its id, and where it is."""
+    reason: str
+
+
+def unused_rubrics(criteria: Iterable[str], case: EvalCase) -> Iterator[UnusedRubric]:
+    """Yield each rubric of a case or its turns that none of `criteria` judges by, because of its type."""
+    rubrics = [(case.eval_id, rubric) for rubric in case.rubrics or ()]
+    for number, turn in enumerate(case.conversation or (), 1):
+        rubrics += [(f"{case.eval_id} turn {number}", rubric) for rubric in turn.rubrics or ()]
     by_name = rubric_types() if rubrics else {}
     used, types = {by_name.get(name) for name in criteria}, list(by_name.values())
     for where, rubric in rubrics:
-        what = f"{case.eval_id}: the rubric {shown(rubric.rubric_id)} of {where} is not used:"
-        if rubric.type is None:
-            yield f"{what} it has no type; wanted one of {', '.join(types)}"
-        elif rubric.type in used:
-            continue
-        elif rubric.type in types:
-            yield f"{what} no criterion in the config uses rubrics of the type {rubric.type}"
-        else:
-            hint = did_you_mean(rubric.type.upper().replace(" ", "_").replace("-", "_"), types)
-            yield f"{what} no criterion uses rubrics of the type {shown(rubric.type)}{f'. {hint}' if hint else ''}"
+        if rubric.type not in used or rubric.type is None:
+            yield UnusedRubric(f"{shown(rubric.rubric_id)} of {where}", _unused(rubric.type, types))
+
+
+def _unused(rubric_type: str | None, types: Sequence[str]) -> str:
+    """Return why no criterion of a config judges by rubrics of a type; `types`: those that some criterion judges by."""
+    if rubric_type is None:
+        return f"it has no type; wanted one of {', '.join(types)}"
+    if rubric_type in types:
+        return f"no criterion in the config uses rubrics of the type {rubric_type}"
+    hint = did_you_mean(rubric_type.upper().replace(" ", "_").replace("-", "_"), types)
+    return f"no criterion uses rubrics of the type {shown(rubric_type)}" + (f". {hint}" if hint else "")
 
 
 WORTH = {"yes": 1.0, "no": 0.0}
 _NO_RUBRIC = "no rubric applies to this case"
 _NO_CALLS = "(no tool was called)"
+
+
+class FinalResponseQualitySettings(RubricSettings):
+    """Rubrics for final responses."""
+
+    rubric_type = "FINAL_RESPONSE_QUALITY"
+
+
+class ToolUseQualitySettings(RubricSettings):
+    """Rubrics for the use of tools."""
+
+    rubric_type = "TOOL_USE_QUALITY"
+
+
+class TrajectoryQualitySettings(RubricSettings):
+    """Rubrics for whole conversations."""
+
+    rubric_type = "TRAJECTORY_QUALITY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +171,7 @@ class RubricTurns(JudgedTurns[RubricSettings]):
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn that has rubrics."""
-        judged = await judged_turns(run, partial(self.turn, run))
+        judged = await judged_turns(run, partial(self.turn, run), self.settings)
         return judged if any(judged.per_invocation) else failed(run, _NO_RUBRIC)
 
 
@@ -251,14 +280,30 @@ def _refused(rubrics: RubricSet) -> Outcome:
     return combined([VotedItem(item=item, outcome=Scored(0.0, TRIVIAL), label="no") for item in items], "rubric")
 
 
-def _spec(name: str, rubric_type: str, about: str, make: Callable[..., Any], needs: tuple[Need, ...] = ("rubrics",)) -> CriterionSpec:
-    about, kept = f"the share of rubrics that {about} satisfies", "a verdict, votes and explanations for each rubric"
-    how: Mapping[str, Any] = {"origin": "adk", "settings": RubricSettings, "scope": "case" if name == TRAJECTORY else "turn"}
-    return CriterionSpec(name=name, about=about, kept=kept, needs=needs, rubric_type=rubric_type, prompts=(name,), make=make, **how)
+def _spec(
+    name: str,
+    settings: type[RubricSettings],
+    about: str,
+    make: Callable[..., Any],
+    needs: tuple[Need, ...] = ("rubrics",),
+) -> CriterionSpec:
+    return CriterionSpec(
+        name=name,
+        origin="adk",
+        about=f"the share of rubrics that {about} satisfies",
+        kept="a verdict, votes and explanations for each rubric",
+        settings=settings,
+        reads_intermediate=name == FINAL_RESPONSE,
+        scope="case" if name == TRAJECTORY else "turn",
+        needs=needs,
+        rubric_type=settings.rubric_type,
+        prompts=(name,),
+        make=make,
+    )
 
 
 SPECS = (
-    _spec(FINAL_RESPONSE, "FINAL_RESPONSE_QUALITY", "each turn's final response", FinalResponseQuality),
-    _spec(TOOL_USE, "TOOL_USE_QUALITY", "each turn's use of tools", ToolUseQuality, ("rubrics", "calls")),
-    _spec(TRAJECTORY, "TRAJECTORY_QUALITY", "the whole conversation", TrajectoryQuality),
+    _spec(FINAL_RESPONSE, FinalResponseQualitySettings, "each turn's final response", FinalResponseQuality),
+    _spec(TOOL_USE, ToolUseQualitySettings, "each turn's use of tools", ToolUseQuality, ("rubrics", "calls")),
+    _spec(TRAJECTORY, TrajectoryQualitySettings, "the whole conversation", TrajectoryQuality),
 )

@@ -20,9 +20,20 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
-from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, json_equal, trajectory_matches
+from mlflow_adk_eval.config.spec import CriterionSpec, read_name
+from mlflow_adk_eval.criteria.alignment import (
+    MATCH_TYPES,
+    GeneratedIds,
+    MatchType,
+    Step,
+    align,
+    call_differences,
+    compared_args,
+    same_args,
+    trajectory_matches,
+)
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
+from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings
 from mlflow_adk_eval.evalset.conversation import InnerCall
 from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.evalset.observation import Need
@@ -40,7 +51,7 @@ def _match_type(value: Any) -> Any:
     return read_name(value)
 
 
-class ToolCallSettings(CriterionSettings):
+class ToolCallSettings(ExpectedCallsSettings):
     """Which tool calls are compared with the expected ones."""
 
     # Not written where it is off: then the config has the digest that it always had.
@@ -69,10 +80,14 @@ class ToolParameterSettings(ToolCallSettings):
 
     def applies_to(self, case: EvalCase) -> bool:
         """Leave out a case that expects no call: it has no argument to compare."""
+        if not super().applies_to(case):
+            return False
         return case.conversation is None or OPEN in case.tags or any(turn.tool_calls for turn in case.conversation)
 
     def scores_turn(self, case: EvalCase, index: int) -> bool:
         """Leave out a turn that expects no call."""
+        if not super().scores_turn(case, index):
+            return False
         return OPEN in case.tags or all(turn.tool_calls for turn in (case.conversation or ())[index : index + 1])
 
 
@@ -95,7 +110,7 @@ class ComparedCalls:
             calls = made_calls(actual, run.inner_calls, next(turns), self.settings)
             return self.compare(calls, expected.tool_calls, self.settings)
 
-        return judge_pairs(run, judge)
+        return judge_pairs(run, judge, self.settings)
 
 
 def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, turn: int, settings: ToolCallSettings) -> list[FunctionCall]:
@@ -154,9 +169,10 @@ def parameters(got: Sequence[FunctionCall], want: Sequence[FunctionCall], _: Too
             shares.append(0.0)
             blamed.append(Step("missing", call, None))
             continue
-        following, due, made = place + 1, call.args or {}, got[place].args or {}
+        following, due, made = place + 1, compared_args(call), compared_args(got[place])
         given = {name: made[name] for name in due if name in made}
-        equal = sum(json_equal(value, due[name]) for name, value in given.items())
+        ids = GeneratedIds()
+        equal = sum(same_args(value, due[name], ids) for name, value in given.items())
         shares.append(equal / len(due) if due else 1.0)
         if equal < len(due):
             blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
@@ -175,7 +191,7 @@ def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
     want, got = step.expected, step.actual
     if want and got:
         yield f"- `{want.name}` was called with different arguments:"
-        for place in islice(differences(got.args or {}, want.args or {}), _MAX_SHOWN):
+        for place in islice(call_differences(got, want), _MAX_SHOWN):
             yield f"  - `{place.path}`: expected {place.expected}, got {place.actual}"
     elif want:
         yield f"- missing: `{_call(want)}`"

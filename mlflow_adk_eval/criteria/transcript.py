@@ -28,6 +28,7 @@ from mlflow_adk_eval.evalset.models import (
     InvocationEvents,
     Json,
     Part,
+    carried,
 )
 from mlflow_adk_eval.judge.material import Material, joined, unshown_in
 
@@ -79,19 +80,14 @@ def steps(invocation: Invocation) -> tuple[Step, ...]:
 def steps_of(content: Content | None, author: str = "") -> Iterator[Step]:
     """Yield the steps in one message; text parts that follow one another are one text, joined as ADK joins them."""
     parts = [part for part in (content.parts if content else None) or () if not part.thought]
-    for are_texts, group in groupby(parts, key=lambda part: bool(_part_text(part))):
+    for are_texts, group in groupby(parts, key=lambda part: bool(part.words)):
         if not are_texts:
             yield from (replace(step, author=author) for part in group for step in _deeds(part))
             continue
         together = list(group)
-        yield Step(kind="text", author=author, payload="\n".join(map(_part_text, together)))
+        yield Step(kind="text", author=author, payload="\n".join([part.words for part in together]))
         for part in together:  # a part may have media beside its text
             yield from (replace(step, author=author) for step in _media(part))
-
-
-def _part_text(part: Part) -> str:
-    spoken = part.text or _get(part.audio_transcription, "text")
-    return spoken if isinstance(spoken, str) else ""
 
 
 def _deeds(part: Part) -> Iterator[Step]:
@@ -101,14 +97,14 @@ def _deeds(part: Part) -> Iterator[Step]:
     if part.function_response:
         yield _response(part.function_response)
     if code := part.executable_code:
-        yield Step(kind="call", name=_CODE, payload=code, id=str(_get(code, "id") or ""))
+        yield Step(kind="call", name=_CODE, payload=code, id=str(carried(code, "id") or ""))
     if result := part.code_execution_result:
-        yield Step(kind="response", name=_CODE, payload=result, id=str(_get(result, "id") or ""))
+        yield Step(kind="response", name=_CODE, payload=result, id=str(carried(result, "id") or ""))
     kinds: tuple[tuple[StepKind, Any, str], ...] = (("call", part.tool_call, "args"), ("response", part.tool_response, "response"))
     for kind, value, field in kinds:
         if value:
-            name = str(_get(value, "tool_type") or _get(value, "toolType") or "tool")
-            yield Step(kind=kind, name=name, payload=_get(value, field), id=str(_get(value, "id") or ""))
+            name = str(carried(value, "tool_type") or carried(value, "toolType") or "tool")
+            yield Step(kind=kind, name=name, payload=carried(value, field), id=str(carried(value, "id") or ""))
     yield from _media(part)
 
 
@@ -127,10 +123,6 @@ def _call(call: FunctionCall) -> Step:
 def _response(response: FunctionResponse) -> Step:
     payload = {"response": response.response, "parts": response.parts} if response.parts else response.response
     return Step(kind="response", name=response.name or "", payload=payload, id=response.id or "")
-
-
-def _get(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def _numbered(events: Sequence[Step]) -> tuple[Step, ...]:

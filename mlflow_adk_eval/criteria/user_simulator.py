@@ -13,11 +13,12 @@ from functools import partial
 
 from pydantic import Field
 
-from mlflow_adk_eval.config.spec import CriterionSpec, JudgedSettings
+from mlflow_adk_eval.config.spec import CriterionSpec, ExpectingSettings, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, ask_judge, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import dialogue_material, user_material
+from mlflow_adk_eval.evalset.models import EvalCase
 from mlflow_adk_eval.judge.material import Material, material_of, unshown_in
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
@@ -30,10 +31,14 @@ _WORTH = {"valid": 1.0, "invalid": 0.0}
 _WRITTEN = Skipped("the case has no conversation scenario: its user messages are written, not simulated")
 
 
-class UserSimulatorSettings(JudgedSettings):
+class UserSimulatorSettings(JudgedSettings, ExpectingSettings):
     """How the simulated user speaks."""
 
     stop_signal: str = Field(default="</finished>", description="the simulated user's signal that it is done.")
+
+    def lack(self, case: EvalCase, index: int) -> str:  # noqa: ARG002 - the plan is that of the whole case
+        """Return that no user is simulated in a case."""
+        return "" if case.conversation is None else "a conversation scenario (its user messages are written)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class UserSimulatorQuality(JudgedTurns[UserSimulatorSettings]):
         """Judge each turn, and the end of the conversation with the last one."""
         if run.scenario is None:
             return Judged((_WRITTEN,) * run.turns)
-        return await judged_turns(run, partial(self.turn, run))
+        return await judged_turns(run, partial(self.turn, run), self.settings)
 
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Judge a turn; whether it was the right one to end with is only asked where the user ended the conversation."""

@@ -159,7 +159,7 @@ class TurnGrade(JudgedTurns[VertexSettings]):
     async def turn(self, run: CaseRun, index: int) -> Cell:
         """Ask for a grade of the answer in the light of the earlier turns."""
         turn = run.actual[index]
-        response = transcript.final_material(turn)
+        response = self.answer(turn)
         if says_nothing(response):
             worst = min(self.label_values, key=self.label_values.__getitem__)
             return Cell(Scored(self.label_values[worst], TRIVIAL, {"verdict": worst}))
@@ -280,7 +280,7 @@ class VertexTurns:
 
     async def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own, all at the same time."""
-        return await judged_turns(run, partial(self._turn, run))
+        return await judged_turns(run, partial(self._turn, run), self.settings)
 
     async def _turn(self, run: CaseRun, index: int) -> Cell:
         turn = run.actual[index]
@@ -361,7 +361,15 @@ def _spec(name: str, about: str, **how: Any) -> CriterionSpec:
 def _turn_spec(name: str, about: str, worth: Mapping[str, float], metric: str, send: Send) -> CriterionSpec:
     bounds, kept = (min(worth.values()), max(worth.values())), "the service's explanation, or every vote with its explanation"
     by_service = partial(VertexTurns, name, metric, send, bounds)
-    return _spec(name, about, kept=kept, bounds=bounds, make=partial(TurnGrade, name=name, label_values=worth), by_service=by_service)
+    return _spec(
+        name,
+        about,
+        kept=kept,
+        reads_intermediate=True,
+        bounds=bounds,
+        make=partial(TurnGrade, name=name, label_values=worth),
+        by_service=by_service,
+    )
 
 
 def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> CriterionSpec:
@@ -371,6 +379,7 @@ def _case_spec(name: str, about: str, needs: tuple[Need, ...] = ()) -> Criterion
 
 def _service_spec(name: str, about: str, send: Send, needs: tuple[Need, ...] = ()) -> CriterionSpec:
     how: dict[str, Any] = {"kept": "the service's explanation and its verdict on each rubric", "settings": ServiceSettings, "needs": needs}
+    how["reads_intermediate"] = True
     by_service = partial(VertexTurns, name, name, send, _SHARE)
     return CriterionSpec(name=name, origin="vertex", about=about, make=by_service, by_service=by_service, **how)
 

@@ -22,13 +22,14 @@ from mlflow_adk_eval.evalset import models
 from mlflow_adk_eval.evalset.conversation import RecordedCall, RecordedCase, RecordedModelCall, RecordedRun, RecordedSet
 from mlflow_adk_eval.evalset.events import split_answer
 from mlflow_adk_eval.evalset.models import Content, EvalCase, EvalSet, Invocation, Json, Model, Part
-from mlflow_adk_eval.evalset.parse import excess, not_yaml, parse, read_text
+from mlflow_adk_eval.evalset.parse import excess, not_yaml, parse, read_text, repeated_yaml_keys
 
 SPEC = "spec.yaml"
 _USER = "adk_conformance_test_user"
 """Whom ADK records for."""
 _MOST_VALUES, _DEEPEST = 10_000_000, 200
-_CREDENTIALS = ("requested_auth_configs", "requested_tool_confirmations")
+_CREDENTIALS = ("requested_auth_configs",)
+_CONFIRMATIONS = "requested_tool_confirmations"
 
 
 class _Message(Model, extra="forbid"):
@@ -227,7 +228,11 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
         if answers:  # of calls at the same time, ADK merges what they did; a transfer runs as it is
             first = min(answers, key=lambda answer: answer.name == "transfer_to_agent")
             actions = {name: done for name, done in event.actions.items() if done not in ({}, None) and name not in _CREDENTIALS}
+            asked = actions.pop(_CONFIRMATIONS, None) or {}
             did[begun - 1, first.id] = actions
+            for one in answers:  # each asks for its own
+                if one.id in asked:
+                    did.setdefault((begun - 1, one.id), {})[_CONFIRMATIONS] = {one.id: asked[one.id]}
     calls: list[RecordedCall] = []
     model_calls: list[RecordedModelCall] = []
     for index, call in enumerate(recorded):
@@ -238,8 +243,9 @@ def _run_of(test: _Test, request_hash: Callable[[Json], str]) -> RecordedRun:
         if call.tool_recording:
             given, answer = call.tool_recording.tool_call, call.tool_recording.tool_response.response
             returned = None if answer == {"result": None} else answer  # a tool that has no answer yet returned nothing
+            where: Json = {"turn": turn, "agent": agent, "tool": given.name or "", "args": given.args or {}}
             done = did.get((turn, given.id), {})
-            calls.append(RecordedCall(turn=turn, agent=agent, tool=given.name or "", args=given.args or {}, answer=returned, actions=done))
+            calls.append(RecordedCall(**where, answer=returned, actions=done, unknown=("inner_calls",)))
         elif asked:
             whole = tuple(one for one in (*asked.llm_responses, asked.llm_response) if one is not None and not one.get("partial"))
             request = request_hash(asked.llm_request.model_dump(mode="json", exclude_unset=True))
@@ -261,11 +267,17 @@ def _yaml(file: Path) -> Any:
     """
     import yaml  # noqa: PLC0415 - few need it
 
-    loader, text = getattr(yaml, "CSafeLoader", yaml.SafeLoader), read_text(file, made_by="adk conformance record")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = read_text(file, made_by="adk conformance record")
+    twice: list[Problem] = []
     try:
         problem = excess(yaml.parse(text, Loader=loader), most=_MOST_VALUES, deepest=_DEEPEST)
         if not problem:
-            return to_jsonable_python(yaml.load(text, Loader=loader))  # noqa: S506 - it is a safe one
+            reading = loader(text)
+            document = reading.get_single_node()
+            twice = list(repeated_yaml_keys(document)) if document else []
+            if not twice:
+                return to_jsonable_python(reading.construct_document(document)) if document else None
     except (yaml.YAMLError, ValueError) as error:
         problem = not_yaml(error)
-    raise _refused(file, "$", problem, "YAML")
+    raise EvalSetError(str(file), twice or [Problem("$", problem, "YAML")])

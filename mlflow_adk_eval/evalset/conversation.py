@@ -14,16 +14,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
 from mlflow_adk_eval.errors import EvalSetError, Problem
+from mlflow_adk_eval.evalset.adk_form import move_strangers
+from mlflow_adk_eval.evalset.model_errors import failed_turn, told_errors
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation, Json, Model, mapped, unwanted
-from mlflow_adk_eval.evalset.observation import Unknown
-from mlflow_adk_eval.evalset.parse import decode, parse, repeated
+from mlflow_adk_eval.evalset.observation import Observation, Unknown
+from mlflow_adk_eval.evalset.parse import Steps, decode, parse, repeated
+from mlflow_adk_eval.redact import redacted, secrets_of
 
 SCHEMA: Literal[1] = 1
 """The version of the format that this module writes and reads."""
@@ -57,6 +60,8 @@ EndReason = Literal["goal", "limit", "error"]
 InjectionKind = Literal["error", "response", "latency", "replayed", "replayed_model", "callback"]
 """*replayed*: the answer of a recorded call; *replayed_model*: that of a recorded request to a model, where `Injection.tool` is the agent;
 *callback*: in a replay, the agent's own callback answered in the place of its tool."""
+IN_THE_TOOLS_PLACE: tuple[InjectionKind, ...] = ("error", "response")
+"""What the tool environment answered itself, so that no tool did anything."""
 REPLAYED: tuple[InjectionKind, ...] = ("replayed", "replayed_model", "callback")
 """What the tool environment had no part in."""
 STEERING = frozenset({"transfer_to_agent", "exit_loop", "set_model_response", "load_artifacts"})
@@ -131,6 +136,13 @@ class _Recorded(Model, extra="forbid"):
     """What was raised instead of an answer, or after some."""
     duration_s: float = Field(default=0.0, ge=0)
 
+    @property
+    def untimed(self) -> tuple[Observation, ...]:
+        """The observation that is missing if nobody knows how long the call took."""
+        if "duration_s" in self.model_fields_set:
+            return ()
+        return ("timing",)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.error is None and self.model_fields_set.isdisjoint(("answer", "answers")):
@@ -138,21 +150,57 @@ class _Recorded(Model, extra="forbid"):
         return self
 
 
-class RecordedCall(_Recorded):
-    """A tool call: how it was answered, and what it did to the session."""
+_READ_FROM_TURNS: tuple[Observation, ...] = ("state", "inner_calls")
 
-    tool: str
-    args: Json = Field(default_factory=dict)
-    answer: Any = None
-    """What the tool returned, before ADK makes an object of it."""
+
+class SessionChange(Model, extra="forbid"):
+    """What a tool call did to the session, besides what it answered."""
+
     actions: Json = Field(default_factory=dict)
     """What it changed in ADK's ``EventActions``, such as ``state_delta``; only what it changed."""
     state_in_place: Json = Field(default_factory=dict)
     """Entries of the state whose value it changed without setting it, so that no ``state_delta`` says so."""
     artifacts: dict[str, Json] = Field(default_factory=dict)
     """The artifacts that it saved, by file name, each as a part of ADK."""
+
+
+class CallChange(SessionChange):
+    """What one tool call of a turn did to the session, as it was seen while the tool ran.
+
+    A call without a `CallChange` was not seen: nobody knows what it changed. One that changed nothing has an empty one.
+    """
+
+    turn: int = Field(ge=0)
+    """Counted from 0."""
+    tool: str
+    call_id: str = ""
+    """The id of the call in the events of the turn. If several have the same, these are in the order in which they ended."""
+    error: RecordedError | None = None
+    """What the tool raised."""
+    duration_s: float = Field(default=0.0, ge=0)
+    lost: bool = False
+    """Whether it changed something that was not kept."""
+
+
+class RecordedCall(SessionChange, _Recorded):
+    """A tool call: how it was answered, and what it did to the session."""
+
+    tool: str
+    args: Json = Field(default_factory=dict)
+    answer: Any = None
+    """What the tool returned, before ADK makes an object of it."""
     inner: tuple[InnerCall, ...] = ()
     """What agents called that ran within it, as a function may run one. These calls were answered with it."""
+    unknown: tuple[Literal["state", "inner_calls"], ...] = ()
+    """What is not known of it: what it changed in the session, what agents called within it."""
+
+    @property
+    def unseen(self) -> tuple[Observation, ...]:
+        """What is not known of the call, also of one that was kept before anybody asked."""
+        unknown: tuple[Observation, ...] = self.unknown
+        if not ("unknown" in self.model_fields_set or self.agent or self.actions):
+            unknown = _READ_FROM_TURNS  # it was read from what a conversation said, which had nothing else
+        return (*unknown, *self.untimed)
 
 
 class RecordedModelCall(_Recorded):
@@ -178,6 +226,8 @@ class Conversation:
     """Whether the last turn is the one in which the agent failed, kept for what happened in it."""
     ending: Ending | None = None
     """Why a conversation with a simulated user ended; ``None`` where the case has the user's messages."""
+    changes: tuple[CallChange, ...] = ()
+    """What tool calls did to the session, as far as that was seen."""
     injections: tuple[Injection, ...] = ()
     """The tool calls that the tool environment answered or delayed, in order."""
     inner_calls: tuple[InnerCall, ...] | None = None
@@ -203,6 +253,8 @@ class ConversationOutcome(Model):
     """Whether its last invocation is the one in which the agent failed."""
     ending: Ending | None = None
     """Absent where no user was simulated."""
+    changes: tuple[CallChange, ...] = ()
+    """What tool calls did to the session, as far as that was seen."""
     injections: tuple[Injection, ...] = ()
     inner_calls: tuple[InnerCall, ...] | None = None
     """Absent where they are not known."""
@@ -216,6 +268,29 @@ def outcome_of(conversation: Any) -> dict[str, Any]:
     """Return the fields of a `ConversationOutcome` that say something, from anything that has them, such as a `Conversation`."""
     found = {name: (getattr(conversation, name), field.default) for name, field in ConversationOutcome.model_fields.items()}
     return {name: value for name, (value, silent) in found.items() if value != silent}
+
+
+def ended_by_model(conversation: Conversation) -> Conversation:
+    """Return a conversation that ends in the first turn in which a model's error had the last word, as one ends in which a model raises.
+
+    What was said afterwards belongs to another conversation than the one that was to be judged.
+    """
+    failed = failed_turn(conversation.actual)
+    if failed is None:
+        return conversation
+    index, error = failed
+    is_last = index == len(conversation.actual) - 1
+    if conversation.error and conversation.unfinished and is_last:  # which says so already, or what came of it
+        return conversation
+    reason = f"turn {index + 1}: {redacted(error, secrets_of())}"
+    return replace(
+        conversation,
+        actual=tuple(conversation.actual[: index + 1]),
+        error=reason,
+        unfinished=True,
+        session_state=None,
+        ending=Ending(reason="error", detail=reason) if conversation.ending else None,
+    )
 
 
 class Turns(Protocol):
@@ -250,13 +325,18 @@ class TurnPair:
         """What took place; ``None`` where the agent did not get here."""
         self.expected = expected[index] if index < len(expected) else None
         """What was to take place; ``None`` where nothing was written down."""
-        self.answer = self.actual.final_text if self.actual else ""
-        """The agent's answer; may be empty."""
-        self.expected_answer = self.expected.final_text if self.expected else ""
+        self.answer = self.actual.shown_answer if self.actual else ""
+        """The agent's answer, with media as their types; empty where it did not answer."""
+        self.expected_answer = self.expected.shown_answer if self.expected else ""
         """What it was to answer; empty where that is not said."""
         said = self.actual.user_text if self.actual else ""
         self.user_text = said or (self.expected.user_text if self.expected else "")
         """What the user said; where a recording does not say, what was written down."""
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors of models in the turn, with what came of each."""
+        return told_errors(self.actual) if self.actual else []
 
     @property
     def calls(self) -> list[FunctionCall]:
@@ -450,14 +530,23 @@ def parse_result(text: bytes, source: str) -> EvalSetResult:
 
 
 def dumps_result(result: EvalSetResult) -> str:
-    """Return a result as ADK reads and writes it: nulls included, no number that is not finite."""
+    """Return a result as ADK reads and writes it: nulls included, no number that is not finite, what ADK refuses in a note."""
     dumped = result.model_dump(mode="json", exclude_unset=True)
-    for case in dumped.get("eval_case_results", ()):
+    for model, case in zip(result.eval_case_results, dumped.get("eval_case_results", ()), strict=False):
+        move_strangers(_turns_of(model), case)
         for required, empty in _REQUIRED_BY_ADK.items():
             case.setdefault(required, empty)
     finite = mapped(dumped, lambda leaf: None if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
     text = json.dumps(finite, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
     return text.encode("utf-8", "replace").decode()
+
+
+def _turns_of(case: EvalCaseResult) -> Iterator[tuple[Invocation, Steps]]:
+    for index, result in enumerate(case.eval_metric_result_per_invocation):
+        at: Steps = ("eval_metric_result_per_invocation", index)
+        yield result.actual_invocation, (*at, "actual_invocation")
+        if result.expected_invocation is not None:
+            yield result.expected_invocation, (*at, "expected_invocation")
 
 
 _REQUIRED_BY_ADK: Json = {"overall_eval_metric_results": [], "eval_metric_result_per_invocation": [], "session_id": ""}

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from mlflow_adk_eval.errors import UsageError, did_you_mean
+from mlflow_adk_eval.evalset.adk_form import AdkForm
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded
-from mlflow_adk_eval.evalset.files import RowFiles, dump, dumps, load_eval_set, open_file
-from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.evalset.files import RowFiles, dump, dumps, load_eval_set, open_file, with_todays_keys
+from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.row_cases import ONLY_IN_ROWS, CaseRow
 from mlflow_adk_eval.evalset.row_files import ENDINGS, PARQUET, SET_FIELDS, is_uri
 from mlflow_adk_eval.evalset.rows import CasesInMemory, CaseSource
@@ -37,7 +38,9 @@ def migrate(
 ) -> int:
     """Rewrite an eval set of any ADK generation and format as current ADK JSON, JSON Lines or Parquet; return the number of cases.
 
-    JSON Lines and Parquet are read and written as a stream, whatever their size.
+    JSON Lines and Parquet are read and written as a stream, whatever their size. ADK loads what is written as JSON. A legacy
+    key in a turn of today's format becomes today's; any other key that ADK refuses, or that nothing reads where it is, is
+    moved to a note of its case, and a warning is logged.
 
     Args:
         old: the file, folder or URI, or a selection ``path:eval_1,eval_2`` of it.
@@ -55,10 +58,10 @@ def migrate(
     file = open_file(old)
     source: CaseSource
     if isinstance(file, RowFiles) and not file.selected and not initial_session:
-        source = file.cases()
+        source = replace(file.cases(), mending=True)
     else:
-        beside = file.cases().recorded() if isinstance(file, RowFiles) else None
-        source = CasesInMemory(load_eval_set(file, initial_session=initial_session), beside)
+        beside = replace(file.cases(), mending=True).recorded() if isinstance(file, RowFiles) else None
+        source = CasesInMemory(load_eval_set(file, initial_session=initial_session, mending=True), beside)
     return write_cases(source, new, recorded)
 
 
@@ -78,8 +81,23 @@ def write_cases(source: CaseSource, path: str | Path, recorded: Mapping[str, Seq
     name = Path(path).name
     write = _write_parquet if name.endswith(PARQUET) else _write_lines if name.endswith(ENDINGS) else _write_json
     batches = source.batches() if recorded is None else _with_runs(source, recorded)
+    form = AdkForm(str(path))
     with whole_file(path) as stream:
-        return write(source.head, batches, stream, name)
+        count = write(form.head(source.head), _as_adk_reads(batches, form), stream, name)
+    form.tell()
+    return count
+
+
+def _as_adk_reads(batches: Iterator[Sequence[CaseRow]], form: AdkForm) -> Iterator[Sequence[CaseRow]]:
+    for batch in batches:
+        yield [replace(row, case=_as_adk_reads_it(row.case, form)) for row in batch]
+
+
+def _as_adk_reads_it(case: EvalCase, form: AdkForm) -> EvalCase:
+    today, renamed = with_todays_keys(case)
+    for steps, place in renamed:
+        form.renamed(case, steps, place)
+    return form.case(today)
 
 
 def _with_runs(source: CaseSource, recorded: Mapping[str, Sequence[RecordedRun]]) -> Iterator[Sequence[CaseRow]]:

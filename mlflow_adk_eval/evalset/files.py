@@ -21,15 +21,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic.alias_generators import to_snake
 from pydantic_core import PydanticSerializationError
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, did_you_mean, shown
-from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests
+from mlflow_adk_eval.evalset.adk_form import for_adk
+from mlflow_adk_eval.evalset.conformance import eval_set_of, has_tests, tests_in
+from mlflow_adk_eval.evalset.foreign import refuse_dataset
 from mlflow_adk_eval.evalset.models import (
+    CasesElsewhere,
     Content,
     EvalCase,
     EvalSet,
@@ -40,34 +43,37 @@ from mlflow_adk_eval.evalset.models import (
     Model,
     Part,
     SessionInput,
+    Written,
 )
-from mlflow_adk_eval.evalset.parse import decode, parse, read_text, repeated
+from mlflow_adk_eval.evalset.parse import Steps, UnknownKey, decode, parse, read_text, repeated
 from mlflow_adk_eval.evalset.row_files import ENDINGS, RowFile, is_uri, read_remote
 from mlflow_adk_eval.evalset.rows import CaseFiles, is_run, open_cases
+from mlflow_adk_eval.evalset.unread import Level
 from mlflow_adk_eval.writing import write_file
 
 
-class _ToolUse(Model):
+class _ToolUse(Written):
     tool_name: str
     tool_input: Json | None
     mock_tool_output: Any = None
 
 
-class _AgentResponse(Model):
+class _AgentResponse(Written):
     author: str
     text: str
 
 
-class _Turn(Model):
+class _Turn(Written):
     """One turn of a legacy file."""
 
+    level: ClassVar[Level] = "old"
     query: str
     reference: str = ""
     expected_tool_use: tuple[_ToolUse, ...] = ()
     expected_intermediate_agent_responses: tuple[_AgentResponse, ...] = ()
 
 
-class InitialSession(Model):
+class InitialSession(Written):
     """The session of a legacy case, or of a separate initial-session file."""
 
     state: Json = Field(default_factory=dict)
@@ -75,7 +81,8 @@ class InitialSession(Model):
     user_id: str = ""
 
 
-class _LegacyCase(Model):
+class _LegacyCase(Written):
+    level: ClassVar[Level] = "old case"
     name: str
     data: tuple[_Turn, ...]
     initial_session: InitialSession | None = None
@@ -86,34 +93,72 @@ _SHAPES = "an eval set (an object with eval_set_id and eval_cases), or a legacy 
 _OTHER_FILES = {"eval_case_results": "a result of ADK", "eval_id": "a single eval case", "criteria": "an eval config"}
 
 
-def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSession | None = None) -> EvalSet:
+def parse_eval_set(text: bytes, source: str, *, stem: str, session: InitialSession | None = None, mending: bool = False) -> EvalSet:
     """Return the eval set in `text`; `stem` names it where the text, being legacy, does not.
+
+    Args:
+        text: JSON.
+        source: what messages call it.
+        stem: the id of an eval set that has none, as legacy ones.
+        session: the separate session of a legacy list of turns.
+        mending: whether keys that nothing reads where they are come along, for `AdkForm` to move them.
 
     Raises:
         EvalSetError: with every problem of the text.
     """
     if text.lstrip()[:1] == b"{":
         try:
-            eval_set, place = parse(EvalSet, text, source), "$.eval_cases[{}].eval_id"
+            eval_set, place = parse(EvalSet, text, source, mending=mending), "$.eval_cases[{}].eval_id"
         except EvalSetError:
-            keys = {to_snake(key) for key in decode(text, source)}
+            value = decode(text, source)
+            refuse_dataset(value, source)
+            keys = {to_snake(key) for key in value}
             if keys & {"eval_set_id", "eval_cases"}:
                 raise
-            found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(decode(text, source)))
+            found = next((noun for key, noun in _OTHER_FILES.items() if key in keys), shown(value))
             raise EvalSetError(source, [Problem("$", found, _SHAPES)]) from None
         refuse_session(session, source)
     else:
         value = decode(text, source)
         if not isinstance(value, list):
             raise EvalSetError(source, [Problem("$", shown(value), _SHAPES)])
+        refuse_dataset(value, source)
         if value and isinstance(value[0], dict) and "data" not in value[0] and "name" not in value[0]:
-            cases = [_case(stem, parse(tuple[_Turn, ...], value, source), session)]
+            cases = [_case(stem, parse(tuple[_Turn, ...], value, source, mending=mending), session)]
         else:
-            cases = [_case(case.name, case.data, case.initial_session or session) for case in parse(tuple[_LegacyCase, ...], value, source)]
+            listed = parse(tuple[_LegacyCase, ...], value, source, mending=mending)
+            cases = [_case(case.name, case.data, case.initial_session or session) for case in listed]
         eval_set, place = EvalSet(eval_set_id=stem, name=stem, eval_cases=tuple(cases)), "$[{}].name"
     if problems := repeated([case.eval_id for case in eval_set.eval_cases], place):
         raise EvalSetError(source, problems)
     return eval_set
+
+
+def refuse_unread(eval_set: EvalSet, source: str) -> None:
+    """Refuse an eval set made in Python, not read from a file, in which a key says what nothing reads there.
+
+    Raises:
+        EvalSetError: with each such key of the set, its cases and their turns.
+    """
+    if isinstance(eval_set.eval_cases, CasesElsewhere):  # which were read from somewhere
+        return
+    problems = _unread(eval_set, ())
+    for place, case in enumerate(eval_set.eval_cases):
+        at: Steps = ("eval_cases", place)
+        problems += _unread(case, at)
+        for index, turn in enumerate(case.conversation or ()):
+            problems += _unread(turn, (*at, "conversation", index))
+            problems += _unread(turn.intermediate_data, (*at, "conversation", index, "intermediate_data"))
+    if problems:
+        raise EvalSetError(source, problems)
+
+
+def _unread(model: Written | None, at: Steps) -> list[Problem]:
+    others = model.model_extra if model else None
+    if not others or model is None:
+        return []
+    places = {key: model.place_of(key, vars(model)) for key, value in others.items() if value is not None}
+    return [UnknownKey((*at, key), (), belongs=place).problem("$") for key, place in places.items() if place]
 
 
 def refuse_session(session: InitialSession | None, source: str) -> None:
@@ -128,19 +173,65 @@ def refuse_session(session: InitialSession | None, source: str) -> None:
 
 
 def _case(eval_id: str, turns: tuple[_Turn, ...], session: InitialSession | None) -> EvalCase:
-    given: Json = {}
-    if session is not None and session.model_fields_set:
-        given["session_input"] = SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state)
-    conversation: list[Invocation] = []
-    for turn in turns:
-        steps = IntermediateData(
+    conversation = tuple(map(_invocation, turns))
+    if session is None or not session.model_fields_set:
+        return EvalCase(eval_id=eval_id, conversation=conversation)
+    start = SessionInput(app_name=session.app_name, user_id=session.user_id, state=session.state)
+    return EvalCase(eval_id=eval_id, conversation=conversation, session_input=start)
+
+
+_STEPS = frozenset({"expected_tool_use", "expected_intermediate_agent_responses"})
+
+
+def _invocation(turn: _Turn) -> Invocation:
+    """Return a legacy turn in today's format. What it does not say is left out, and not expected to be empty."""
+    fields: Json = {"user_content": Content(role="user", parts=(Part(text=turn.query),))}
+    if "reference" in turn.model_fields_set:
+        fields["final_response"] = Content(role="model", parts=(Part(text=turn.reference),))
+    if not _STEPS.isdisjoint(turn.model_fields_set):
+        responses = turn.expected_intermediate_agent_responses
+        fields["intermediate_data"] = IntermediateData(
             tool_uses=tuple(FunctionCall(name=use.tool_name, args=use.tool_input) for use in turn.expected_tool_use),
-            intermediate_responses=tuple((said.author, (Part(text=said.text),)) for said in turn.expected_intermediate_agent_responses),
+            intermediate_responses=tuple((response.author, (Part(text=response.text),)) for response in responses),
         )
-        user = Content(role="user", parts=(Part(text=turn.query),))
-        final = Content(role="model", parts=(Part(text=turn.reference),))
-        conversation.append(Invocation(user_content=user, final_response=final, intermediate_data=steps))
-    return EvalCase(eval_id=eval_id, conversation=tuple(conversation), **given)
+    return Invocation(**fields)
+
+
+_TODAY = {
+    "reference": "final_response",
+    "expected_tool_use": "intermediate_data.tool_uses",
+    "expected_intermediate_agent_responses": "intermediate_data.intermediate_responses",
+}
+"""What legacy keys are called today."""
+
+
+def with_todays_keys(case: EvalCase) -> tuple[EvalCase, list[tuple[Steps, str]]]:
+    """Return a case whose turns have no legacy keys where today's say nothing, and each such key with its place today."""
+    renamed: list[tuple[Steps, str]] = []
+    conversation: list[Invocation] = []
+    for index, turn in enumerate(case.conversation or ()):
+        today, keys = _with_todays_keys(turn)
+        conversation.append(today)
+        renamed += [(("conversation", index, key), _TODAY[to_snake(key)]) for key in keys]
+    return (case.model_copy(update={"conversation": tuple(conversation)}), renamed) if renamed else (case, [])
+
+
+def _with_todays_keys(turn: Invocation) -> tuple[Invocation, list[str]]:
+    keys = [key for key in turn.model_extra or () if to_snake(key) in _TODAY]
+    if not keys:
+        return turn, []
+    others = dict(turn.model_extra or {})
+    try:
+        old = _Turn.model_validate({"query": "", **{key: others[key] for key in keys}})
+    except ValidationError:  # so it says nothing that could be moved
+        return turn, []
+    today = _invocation(old)
+    given = {name: value for name in ("final_response", "intermediate_data") if (value := getattr(today, name)) is not None}
+    if any(getattr(turn, name) is not None for name in given):  # which of the two is meant would be a guess
+        return turn, []
+    rest = {key: value for key, value in others.items() if key not in keys}
+    known = {name: getattr(turn, name) for name in turn.model_fields_set if name in type(turn).model_fields}
+    return Invocation(**{**known, **given, **rest}), keys
 
 
 def stem_of(path: Path) -> str:
@@ -172,11 +263,13 @@ def dumps(model: Model, *, indent: int | None = 2) -> str:
 def write_eval_set(eval_set: EvalSet, path: str | Path) -> None:
     """Write an eval set in the current ADK format.
 
+    A key that ADK refuses where it is is moved to a note of its case, and a warning is logged.
+
     Raises:
         UsageError: if the file cannot be written.
         OutputError: if the disk is full.
     """
-    write_file(path, dumps(eval_set))
+    write_file(path, dumps(for_adk(eval_set, str(path))))
 
 
 _MAX_NAMED = 5
@@ -316,13 +409,14 @@ def file_at(path: str | Path, selected: tuple[str, ...] = ()) -> File:
     return kind(path, selected)
 
 
-def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None = None) -> EvalSet:
+def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None = None, mending: bool = False) -> EvalSet:
     """Return the eval set in a file of any ADK generation, or a selection of it, ``path:eval_1,eval_2``.
 
     Args:
         path: the file, of JSON, JSON Lines or Parquet, a folder of the latter two, an fsspec URI of any of these, or a folder of tests of
             ``adk conformance``; optionally followed by a colon and the ids to keep.
         initial_session: the separate session file of a legacy list of turns.
+        mending: whether keys that nothing reads where they are come along, for `AdkForm` to move them.
 
     Raises:
         EvalSetError: with every problem of the file, such as a repeated id.
@@ -330,14 +424,15 @@ def load_eval_set(path: str | Path | File, *, initial_session: str | Path | None
     """
     file = open_file(path) if isinstance(path, str | Path) else path
     if isinstance(file, ConformanceFolder):
-        return eval_set_of(Path(file.path), file.selected)
+        every = len(tests_in(Path(file.path))) if file.selected else 0
+        return eval_set_of(Path(file.path), file.selected).as_picked_from(every)
     session = None if initial_session is None else parse(InitialSession, read_text(Path(initial_session)), str(initial_session))
     if isinstance(file, RowFiles):
-        eval_set = file.cases().eval_set()
+        eval_set = replace(file.cases(), mending=mending).eval_set()
         refuse_session(session, str(file.path))
     else:
-        eval_set = parse_eval_set(file.read(), str(file.path), stem=stem_of(Path(file.path)), session=session)
-    return select(eval_set, file.selected) if file.selected else eval_set
+        eval_set = parse_eval_set(file.read(), str(file.path), stem=stem_of(Path(file.path)), session=session, mending=mending)
+    return picked(eval_set, file.selected) if file.selected else eval_set
 
 
 def split_selection(path: str | Path) -> tuple[str | Path, tuple[str, ...]]:
@@ -382,6 +477,16 @@ def select(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
     return eval_set.model_copy(update={"eval_cases": tuple(case for case in eval_set.eval_cases if case.eval_id in wanted)})
 
 
+def picked(eval_set: EvalSet, eval_ids: Iterable[str]) -> EvalSet:
+    """Return the set with only the cases that the user named, which remembers of how many.
+
+    Raises:
+        UsageError: naming the ids that the set does not hold.
+    """
+    whole = eval_set.picked_from or len(eval_set.eval_cases)
+    return select(eval_set, eval_ids).as_picked_from(whole)
+
+
 def test_files(folder: Path) -> list[Path]:
     """Return the ``*.test.json`` files of a folder and all below it, sorted.
 
@@ -417,4 +522,5 @@ def merge(name: str, parts: Iterable[tuple[str, EvalSet]]) -> tuple[EvalSet, dic
         ids[file] = [case.eval_id for case in renamed]
     if len(ids) < len(listed) or len({case.eval_id for case in cases}) < len(cases):
         raise UsageError(f"the cases in {', '.join(file for file, _ in listed)} have the same names; rename the files or the eval ids")
-    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)), ids
+    whole = sum(part.picked_from or len(part.eval_cases) for _, part in listed)
+    return EvalSet(eval_set_id=name, name=name, eval_cases=tuple(cases)).as_picked_from(whole), ids

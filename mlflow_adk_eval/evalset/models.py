@@ -12,13 +12,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Self, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Self, TypeVar, overload
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, field_serializer, model_validator
 from pydantic.alias_generators import to_camel, to_snake
 from pydantic_core import PydanticCustomError
 
 from mlflow_adk_eval.errors import did_you_mean, shown
+from mlflow_adk_eval.evalset.unread import Level, place_of
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -60,6 +61,21 @@ class Model(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, alias_generator=to_camel, populate_by_name=True, ser_json_inf_nan="constants")
 
 
+class Written(Model):
+    """The base of what people write in eval sets. Unknown fields are kept, but not an expectation that nothing would read."""
+
+    level: ClassVar[Level] = "other"
+
+    @classmethod
+    def place_of(cls, key: str, beside: Mapping[str, Any]) -> str:
+        """Return where an unknown key belongs; empty where it may be kept. `beside` is the object that it stands in."""
+        simulated = cls.level == "scenario" or any(beside.get(name) is not None for name in _SCENARIOS)
+        return place_of(key, cls.level, simulated=simulated)
+
+
+_SCENARIOS = ("conversation_scenario", "conversationScenario")
+
+
 class Strict(BaseModel):
     """The base of what only this package writes: immutable, unknown fields refused."""
 
@@ -78,9 +94,10 @@ def unwanted(found: str, wanted: str, *, near: str = "", of: tuple[str, ...] = (
     return PydanticCustomError("unwanted", "{wanted}", {"found": found, "wanted": wanted, "near": near, "of": of})
 
 
-class FunctionCall(Model):
+class FunctionCall(Written):
     """A call of a tool."""
 
+    level: ClassVar[Level] = "call"
     id: str | None = None
     name: str | None = None
     args: Json | None = None
@@ -88,7 +105,7 @@ class FunctionCall(Model):
     will_continue: Any = None
 
 
-class FunctionResponse(Model):
+class FunctionResponse(Written):
     """What a tool returned."""
 
     id: str | None = None
@@ -99,9 +116,10 @@ class FunctionResponse(Model):
     parts: Any = None
 
 
-class Part(Model):
+class Part(Written):
     """One part of a message: text, a tool call or a tool's answer; media and the like are carried along."""
 
+    level: ClassVar[Level] = "part"
     text: str | None = None
     thought: bool | None = None
     function_call: FunctionCall | None = None
@@ -121,34 +139,67 @@ class Part(Model):
     video_metadata: Any = None
 
     @property
+    def words(self) -> str:
+        """What it says in words, spoken ones included; empty for a thought, which nobody is told."""
+        if self.thought:
+            return ""
+        spoken = self.text or carried(self.audio_transcription, "text")
+        return spoken if isinstance(spoken, str) else ""
+
+    @property
+    def media_types(self) -> list[str]:
+        """The types of the files in it, such as ``image/png``; ``media`` where they are not known."""
+        files = [file for file in (self.inline_data, self.file_data) if file and not self.thought]
+        return [str(carried(file, "mime_type") or carried(file, "mimeType") or "media") for file in files]
+
+    @property
     def says_something(self) -> bool:
         """Whether it holds anything but a thought: a text, media, a call, a result, code."""
         return not self.thought and any(value for name, value in self if name not in _ABOUT_A_PART)
+
+
+def carried(value: Any, name: str) -> Any:
+    """Return a field of what is only carried along, which is JSON or an object of ADK."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 _ABOUT_A_PART = frozenset({"thought_signature", "part_metadata", "media_processing", "media_resolution", "video_metadata"})
 """What a part says of its content, and not to anybody."""
 
 
-class Content(Model):
+class Content(Written):
     """A message."""
 
+    level: ClassVar[Level] = "message"
     parts: tuple[Part, ...] | None = None
     role: str | None = None
 
     @property
     def text(self) -> str:
-        """All text parts, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
-        return "\n".join([part.text for part in self.parts or () if part.text and not part.thought])
+        """All words, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
+        return "\n".join([part.words for part in self.parts or () if part.words])
+
+    @property
+    def shown(self) -> str:
+        """What a reader is shown of it: its words, and the types of its media: ``[image/png]``."""
+        lines: list[str] = []
+        for part in self.parts or ():
+            lines += [part.words] if part.words else [f"[{media}]" for media in part.media_types]
+        return "\n".join(lines)
+
+    @property
+    def says_something(self) -> bool:
+        """Whether anybody could notice it: whether it holds anything but thoughts."""
+        return any(part.says_something for part in self.parts or ())
 
 
-class RubricContent(Model):
+class RubricContent(Written):
     """What a rubric demands."""
 
     text_property: str | None = None
 
 
-class Rubric(Model):
+class Rubric(Written):
     """One property that a judge looks for."""
 
     rubric_id: str
@@ -157,18 +208,20 @@ class Rubric(Model):
     type: str | None = None
 
 
-class IntermediateData(Model):
+class IntermediateData(Written):
     """What happened between user text and answer, as people write it in eval sets."""
 
+    level: ClassVar[Level] = "steps"
     tool_uses: tuple[FunctionCall, ...] = ()
     tool_responses: tuple[FunctionResponse, ...] = ()
     intermediate_responses: tuple[tuple[str, tuple[Part, ...]], ...] = ()
     """Author and parts, in order."""
 
 
-class InvocationEvent(Model):
+class InvocationEvent(Written):
     """One event of a recorded invocation."""
 
+    level: ClassVar[Level] = "event"
     author: str
     content: Content | None = None
     grounding_metadata: Json | None = None
@@ -178,19 +231,29 @@ class InvocationEvent(Model):
     """Why a model said nothing, such as ``SAFETY``; ADK ignores it."""
     error_message: str | None = None
     """The same in words; ADK ignores it."""
+    with_answer: bool | None = None
+    """Whether the turn's answer came with this error, as one that is cut; its text is the `final_response`. ADK ignores it."""
     invocation_index: Any = None
     """Of ADK's web editor; ADK ignores it."""
     tool_use_index: Any = None
     """Of ADK's web editor; ADK ignores it."""
 
+    @property
+    def error(self) -> str:
+        """Why a model said nothing, or no more, as ``SAFETY: blocked by a rule``; empty where it was no error."""
+        if not (self.error_code or self.error_message):
+            return ""  # as of most events
+        return ": ".join(dict.fromkeys(filter(None, (self.error_code, self.error_message))))
 
-class InvocationEvents(Model):
+
+class InvocationEvents(Written):
     """What happened between user text and answer, as ADK records it."""
 
+    level: ClassVar[Level] = "steps"
     invocation_events: tuple[InvocationEvent, ...]
 
 
-class AgentDetails(Model):
+class AgentDetails(Written):
     """One agent of an app, as it was when it answered."""
 
     name: str
@@ -198,15 +261,16 @@ class AgentDetails(Model):
     tool_declarations: tuple[Any, ...] = ()
 
 
-class AppDetails(Model):
+class AppDetails(Written):
     """The agents of an app, by name."""
 
     agent_details: dict[str, AgentDetails] = {}
 
 
-class Invocation(Model):
+class Invocation(Written):
     """One turn: the user's message, the agent's steps and its answer."""
 
+    level: ClassVar[Level] = "turn"
     invocation_id: str = ""
     user_content: Content
     final_response: Content | None = None
@@ -219,7 +283,7 @@ class Invocation(Model):
     tool_duration: float | None = None
     """Seconds."""
     inference_call_count: int | None = None
-    """The number of model calls, if it was counted while the turn ran; google-adk 2.13 does not write it."""
+    """The number of model calls, if it was counted while the turn ran; google-adk 2.13 has no place for it."""
     rubrics: tuple[Rubric, ...] | None = None
     app_details: AppDetails | None = None
 
@@ -232,6 +296,16 @@ class Invocation(Model):
     def final_text(self) -> str:
         """The agent's answer; may be empty."""
         return self.final_response.text if self.final_response else ""
+
+    @property
+    def answered(self) -> bool:
+        """Whether the agent answered anything that the user could notice."""
+        return self.final_response is not None and self.final_response.says_something
+
+    @property
+    def shown_answer(self) -> str:
+        """What a reader is shown of the agent's answer, media included; empty where it did not answer."""
+        return self.final_response.shown if self.final_response else ""
 
     @property
     def events(self) -> tuple[InvocationEvent, ...]:
@@ -268,8 +342,7 @@ class Invocation(Model):
     @property
     def errors(self) -> list[str]:
         """The reasons for missing model answers in this turn, in order."""
-        reasons = [(event.error_code, event.error_message) for event in self.events]
-        return [": ".join(dict.fromkeys(filter(None, pair))) for pair in reasons if any(pair)]
+        return [event.error for event in self.events if event.error]
 
     @property
     def tool_calls(self) -> list[FunctionCall]:
@@ -287,6 +360,14 @@ class Invocation(Model):
         contents = [event.content for event in self.events if event.content]
         return [part.function_response for content in contents for part in content.parts or () if part.function_response]
 
+    def for_adk(self) -> Invocation:
+        """Return the turn without what google-adk 2.13 would refuse to read."""
+        if "inference_call_count" not in self.model_fields_set:
+            return self
+        turn = self.model_copy(update={"inference_call_count": None})
+        turn.__pydantic_fields_set__.discard("inference_call_count")
+        return turn
+
     def answered_calls(self) -> list[tuple[FunctionCall, FunctionResponse | None]]:
         """Return each tool call with its answer: the one with its id, else the next one with its name."""
         waiting = self.tool_responses
@@ -300,16 +381,17 @@ class Invocation(Model):
         return found
 
 
-class SessionInput(Model):
+class SessionInput(Written):
     """The session that a case starts in."""
 
+    level: ClassVar[Level] = "session"
     app_name: str
     user_id: str
     session_id: str | None = None
     state: Json = {}
 
 
-class UserBehavior(Model):
+class UserBehavior(Written):
     """One trait of a simulated user."""
 
     name: str
@@ -318,7 +400,7 @@ class UserBehavior(Model):
     violation_rubrics: tuple[str, ...]
 
 
-class UserPersona(Model):
+class UserPersona(Written):
     """A simulated user."""
 
     id: str
@@ -337,9 +419,10 @@ def _persona(value: Any) -> Any:
     raise unwanted(shown(value), wanted, near=did_you_mean(value, PERSONAS) if isinstance(value, str) else "")
 
 
-class ConversationScenario(Model):
+class ConversationScenario(Written):
     """A conversation led by a simulated user."""
 
+    level: ClassVar[Level] = "scenario"
     starting_prompt: str
     conversation_plan: str
     user_persona: Annotated[UserPersona | str | None, BeforeValidator(_persona)] = None
@@ -350,9 +433,10 @@ OPEN = "open"
 """The tag of a case of which nobody has said yet what is expected."""
 
 
-class EvalCase(Model):
+class EvalCase(Written):
     """One conversation to evaluate: written, or led by a simulated user."""
 
+    level: ClassVar[Level] = "case"
     eval_id: str
     conversation: tuple[Invocation, ...] | None = None
     conversation_scenario: ConversationScenario | None = None
@@ -425,9 +509,13 @@ class CasesElsewhere(LazySequence[EvalCase]):
         return ""
 
 
-class EvalSet(Model):
+_PICKED_FROM = "_picked_from"
+
+
+class EvalSet(Written):
     """Conversations to evaluate an agent on, with the expected turns."""
 
+    level: ClassVar[Level] = "set"
     eval_set_id: str
     name: str | None = None
     description: str | None = None
@@ -439,6 +527,21 @@ class EvalSet(Model):
         """The ids of all cases, in order."""
         cases: Any = self.eval_cases
         return cases.eval_ids if isinstance(cases, CasesElsewhere) else tuple(case.eval_id for case in cases)
+
+    @property
+    def picked_from(self) -> int:
+        """How many cases there are of which these were picked by name; 0 where the set is whole."""
+        # No field: it says how a set came about, and neither files nor digests know it.
+        found: int = vars(self).get(_PICKED_FROM, 0)
+        return found
+
+    def as_picked_from(self, count: int) -> EvalSet:
+        """Return the set as one whose cases were picked from so many; itself where these are all."""
+        if count <= len(self.eval_cases):
+            return self
+        picked = self.model_copy()
+        vars(picked)[_PICKED_FROM] = count
+        return picked
 
     @field_serializer("eval_cases", mode="wrap")
     def _read(self, eval_cases: Any, write: SerializerFunctionWrapHandler) -> Any:

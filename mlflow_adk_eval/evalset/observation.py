@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
-from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents, Json, Model
+from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents, Model
 
 Expectation = Literal["reference", "expected_response", "expected_calls", "expected_state", "scenario", "rubrics", "baseline"]
 """What a case says beforehand.
@@ -134,9 +134,14 @@ def unseen(conversation: Observed, turn: int, needs: Iterable[Need]) -> str:
 
 def reason(conversation: Observed, turn: int, need: Need) -> str:
     """Return why one thing is unknown of a turn, as a sentence; empty where it is known."""
+    wanted = (need, _OF.get(need))
     for entry in conversation.unknown:
-        if entry.what == need and entry.turn in (None, turn):
+        if entry.what in wanted and entry.turn in (None, turn):
             return str(entry)
+    if need == "call_results":
+        of_calls = reason(conversation, turn, "calls")
+        if of_calls:
+            return of_calls  # and so is what they returned
     of_turn = _OF_TURNS.get(need)
     if of_turn is not None:
         return of_turn(conversation.actual[turn]) if turn < len(conversation.actual) else ""
@@ -153,8 +158,8 @@ def observed(conversation: Observed, turn: int) -> Mapping[Observation, Sight]:
     """
     invocation = conversation.actual[turn]
     found: dict[Observation, bool] = {
-        "answer": bool(invocation.final_text),
-        "media": any(part.inline_data or part.file_data for content in invocation.contents for part in content.parts or ()),
+        "answer": invocation.answered,
+        "media": any(part.media_types for content in invocation.contents for part in content.parts or ()),
         "calls": bool(invocation.tool_calls),
         "call_results": bool(invocation.tool_responses),
         "documents": any(event.grounding_metadata for event in invocation.events),
@@ -174,6 +179,24 @@ def observed(conversation: Observed, turn: int) -> Mapping[Observation, Sight]:
     return sights
 
 
+SILENT = "silent"
+"""How `blind_spots` calls a turn in which the agent did nothing."""
+
+
+def blind_spots(conversation: Observed, turn: int) -> list[str]:
+    """Return the names of all that is unknown of a turn, and ``silent`` where the agent did nothing in it.
+
+    >>> from types import SimpleNamespace
+    >>> said = Invocation.model_validate({"user_content": {}, "final_response": {"parts": [{"text": "hello"}]}, "duration": 1})
+    >>> blind_spots(SimpleNamespace(actual=[said], session_state={}, inner_calls=None, unknown=()), 0)
+    ['usage', 'model_calls', 'model_errors']
+    """
+    names: list[str] = [need for need in NAMES if reason(conversation, turn, need)]
+    if turn < len(conversation.actual) and is_void(conversation.actual[turn]):
+        names.append(SILENT)
+    return names
+
+
 def is_void(invocation: Invocation) -> bool:
     """Whether nothing came of a turn that anybody could notice: no text but thoughts, no media and no call.
 
@@ -182,9 +205,7 @@ def is_void(invocation: Invocation) -> bool:
     data = invocation.intermediate_data
     if isinstance(data, IntermediateData) and (data.tool_uses or data.tool_responses or data.intermediate_responses):
         return False
-    contents = [event.content for event in invocation.events]
-    contents.append(invocation.final_response)
-    return not any(part.says_something for content in contents if content for part in content.parts or ())
+    return not (invocation.answered or any(event.content and event.content.says_something for event in invocation.events))
 
 
 def _call_results(invocation: Invocation) -> str:
@@ -192,6 +213,10 @@ def _call_results(invocation: Invocation) -> str:
     if isinstance(data, IntermediateData) and data.tool_uses and not data.tool_responses:
         return "the recording has calls without what they returned"
     return ""
+
+
+def _documents(invocation: Invocation) -> str:
+    return "" if isinstance(invocation.intermediate_data, InvocationEvents) else "no events were recorded"
 
 
 def _usage(invocation: Invocation) -> str:
@@ -225,8 +250,11 @@ def _state(conversation: Observed, _: int) -> str:
     return "the session's final state is unknown" if conversation.session_state is None else ""
 
 
+_OF: Mapping[Need, Need] = {"call_results": "calls", "inner_calls": "calls"}
+"""What cannot be known where something else is not."""
 _OF_TURNS: Mapping[Need, Callable[[Invocation], str]] = {
     "call_results": _call_results,
+    "documents": _documents,
     "usage": _usage,
     "model_calls": _model_calls,
     "model_errors": _model_errors,
@@ -236,8 +264,3 @@ _OF_CONVERSATIONS: Mapping[Need, Callable[[Observed, int], str]] = {"inner_calls
 """What shows by itself that something is unknown."""
 SHOWN_BY_ITSELF = frozenset(_OF_TURNS) | frozenset(_OF_CONVERSATIONS)
 """The needs that may be unknown although the source does not say so."""
-
-
-def dumped(unknown: Iterable[Unknown]) -> list[Json]:
-    """Return entries as JSON."""
-    return [entry.model_dump(exclude_none=True) for entry in unknown]

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -18,8 +20,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+import jiter
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import ErrorDetails
 
 from mlflow_adk_eval.errors import EvalSetError, InputError, Problem, did_you_mean, json_path, nearest, shown
 
@@ -134,32 +137,135 @@ def without_mark(text: bytes, source: str, *, error: type[InputError] = EvalSetE
     return text.removeprefix(_UTF8_MARK)
 
 
+class RepeatedKeyError(ValueError):
+    """JSON in which a key stands twice in one object. Which of its values counts would be a guess."""
+
+    def __init__(self, places: Sequence[Steps]) -> None:
+        """Take the steps to each such key."""
+        self.places = places
+        super().__init__(f"the key at {json_path('$', places[0])} stands twice in one object")
+
+    def problems(self, at: str = "$") -> list[Problem]:
+        """Return a problem for each such key; `at` is the JSON path of the value."""
+        return [_twice(at, steps) for steps in self.places]
+
+
+def from_json(text: bytes | str) -> Any:
+    """Return the JSON value in `text`.
+
+    jiter is the parser that pydantic has inside. Only the package of its own can be asked to find repeated keys, which
+    costs a tenth of the time of parsing; any search in Python would cost as much as the parsing.
+
+    Raises:
+        RepeatedKeyError: if a key stands twice in one object.
+        ValueError: if it is no JSON.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    try:
+        return jiter.from_json(data, catch_duplicate_keys=True)
+    except ValueError:
+        jiter.from_json(data)  # raises if there is anything else wrong
+        raise RepeatedKeyError([*_repeated_keys(_as_pairs(data), ())]) from None
+
+
+def from_lenient_json(text: str) -> Any:
+    """Return the JSON value in a text from a table or a model, where halves of surrogate pairs are read, too.
+
+    Raises:
+        RepeatedKeyError: if a key stands twice in one object.
+        ValueError: if it is no JSON.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_unambiguous)
+    except RepeatedKeyError:
+        raise RepeatedKeyError([*_repeated_keys(_as_pairs(text), ())]) from None
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise RepeatedKeyError([("",)])
+    return content
+
+
 def decode(text: bytes, source: str, *, error: type[InputError] = EvalSetError) -> Any:
     """Return the JSON value in `text`.
 
     Raises:
-        InputError: of the given kind, if it is no JSON.
+        InputError: of the given kind, if it is no JSON, or a key stands twice in one object.
     """
     try:
         return from_json(text)
+    except RepeatedKeyError as repeats:
+        raise error(source, repeats.problems()) from None
     except ValueError as problem:
         found = f"text that is not JSON ({problem})" if text.strip() else "an empty text"
         raise error(source, [Problem("$", found, "JSON")]) from None
 
 
+def _twice(at: str, steps: Steps) -> Problem:
+    return Problem(json_path(at, steps), "a key that stands twice in this object", "each key once")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON as it was written, with the keys that stand twice."""
+
+
+def _as_pairs(text: bytes | str) -> Any:
+    # Numbers stay texts, since Python refuses to read very long ones.
+    return json.loads(text, object_pairs_hook=_Pairs, parse_int=str, strict=False)
+
+
+def _repeated_keys(value: Any, steps: Steps) -> Iterator[Steps]:
+    """Yield the steps to each key that stands twice in its object, once for each such key."""
+    if isinstance(value, _Pairs):
+        counts = Counter(key for key, _ in value)
+        yield from ((*steps, key) for key, count in counts.items() if count > 1)
+    children = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
+    for step, item in children:
+        yield from _repeated_keys(item, (*steps, step))
+
+
+def repeated_yaml_keys(node: Any, steps: Steps = ()) -> Iterator[Problem]:
+    """Yield the keys that stand twice in one mapping of a composed document of PyYAML.
+
+    A key that is a mapping itself has no path, and PyYAML refuses it. A merge (``<<``) may stand several times.
+    """
+    if node.id == "sequence":
+        for index, item in enumerate(node.value):
+            yield from repeated_yaml_keys(item, (*steps, index))
+    elif node.id == "mapping":
+        names = [(key.tag, key.value) for key, _ in node.value if key.id == "scalar" and not key.tag.endswith(":merge")]
+        yield from (_twice("$", (*steps, name)) for (_, name), count in Counter(names).items() if count > 1)
+        for key, item in node.value:
+            yield from repeated_yaml_keys(item, (*steps, str(key.value)))
+
+
 def parse(
-    kind: type[T], text: bytes | Any, source: str, *, error: type[InputError] = EvalSetError, at: str = "$", strict: bool = False
+    kind: type[T],
+    text: bytes | Any,
+    source: str,
+    *,
+    error: type[InputError] = EvalSetError,
+    at: str = "$",
+    strict: bool = False,
+    mending: bool = False,
 ) -> T:
     """Return `text` (JSON bytes, or a decoded value) as a value of `kind`.
 
     Unknown fields are kept, unless one is so close to a field that is absent that it must be a slip of the pen. A file
     without any is read in one go. With some, what was wrong at the first attempt counts too, since one alternative of a
-    union would swallow the other as unknown fields. `strict`: no unknown field is kept.
+    union would swallow the other as unknown fields. `strict`: no unknown field is kept. `mending`: neither is a field that
+    nothing reads where it is an error.
 
     Raises:
         InputError: of the given kind, with every problem of the input.
     """
     adapter: TypeAdapter[T] = _adapter(kind)
+
+    def refusing(key: UnknownKey) -> bool:
+        return strict or (key.amiss and not (mending and key.belongs))
+
     with no_collection():
         value = decode(text, source, error=error) if isinstance(text, bytes) else text
         try:
@@ -173,9 +279,9 @@ def parse(
             parsed = None
             details += refusal.errors(include_url=False)
         places = {steps[:-1] for detail in refused if (steps := place(kind, detail["loc"], value))}
-        if parsed is not None and not details and not any(strict or key.amiss for key in unknown_keys_at(kind, value, places)):
+        if parsed is not None and not details and not any(refusing(key) for key in unknown_keys_at(kind, value, places)):
             return parsed  # most unknown keys are meant to be there, and searching all of a value for more takes long
-        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if strict or key.amiss], at=at)
+        found = problems_of(kind, value, details, [key for key in unknown_keys(kind, value) if refusing(key)], at=at)
         if found or parsed is None:
             raise error(source, found or [Problem(at, details[0]["msg"], "a value that fits")])
         return parsed
@@ -193,10 +299,11 @@ def problems_of(kind: Kind, value: Any, details: Sequence[ErrorDetails], unknown
     """
     problems: dict[tuple[Steps, str], Problem] = {}
     meant: dict[Steps, set[str]] = {}
+    without = {steps[:-1] for detail in details if detail["type"] == "missing" and (steps := place(kind, detail["loc"], value))}
     for key in unknown:
-        hint = f"Did you mean {key.meant!r}?" if key.meant else ""
-        expected = f"one of {', '.join(key.known)}" if len(key.known) <= _MAX_NAMED else "a known key of this object"
-        problems[key.steps, ""] = Problem(json_path(at, key.steps), key.clash or "an unknown key", expected, hint)
+        if key.belongs and key.steps[:-1] in without:  # an object that lacks what it needs is another one altogether
+            continue
+        problems[key.steps, ""] = key.problem(at)
         meant.setdefault(key.steps[:-1], set()).add(key.meant)
     for detail in details:
         steps = place(kind, detail["loc"], value)
@@ -300,11 +407,23 @@ class UnknownKey:
     """What it contradicts in its object; empty where it is just unknown."""
     refused: bool = False
     """Whether its object may have no unknown keys."""
+    belongs: str = ""
+    """The place of what it says, which nothing reads here; empty where it has none."""
 
     @property
     def amiss(self) -> bool:
         """Whether it is an error, and not just something to carry along."""
-        return bool(self.meant or self.clash or self.refused)
+        return bool(self.meant or self.clash or self.refused or self.belongs)
+
+    def problem(self, at: str) -> Problem:
+        """Return it as a problem; `at` is the JSON path of the value in which it stands."""
+        path = json_path(at, self.steps)
+        if self.belongs:
+            note = f"a place that is read, or the name '_{self.steps[-1]}' if it is a note"
+            return Problem(path, "a key that nothing reads here", note, f"Did you mean {self.belongs}?")
+        expected = f"one of {', '.join(self.known)}" if len(self.known) <= _MAX_NAMED else "a known key of this object"
+        hint = f"Did you mean {self.meant!r}?" if self.meant else ""
+        return Problem(path, self.clash or "an unknown key", expected, hint)
 
 
 @cache
@@ -427,9 +546,12 @@ def _unknown_here(kind: Kind, model: type[BaseModel], value: Mapping[str, Any], 
             yield UnknownKey((*steps, key), known, clash=f"a second spelling of {earlier}")
     absent = {member.name: member.required for _, member in shapes.values() if member.name not in present}
     required = tuple(name for name, needed in absent.items() if needed)
+    place_of = getattr(model, "place_of", None)  # of models of eval sets
     for key in others:
         clash = f"a field of {shapes[key][0].__name__} mixed with fields of another shape" if key in shapes else ""
-        yield UnknownKey((*steps, key), known, "" if clash else _meant(str(key), required, tuple(absent)), clash, refused)
+        slip = "" if clash else _meant(str(key), required, tuple(absent))
+        belongs = "" if clash or slip or place_of is None else place_of(str(key), value)
+        yield UnknownKey((*steps, key), known, slip, clash, refused, belongs)
 
 
 @lru_cache(maxsize=1024)  # the same few keys are unknown in every case of a file

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 from pydantic_core import to_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, nearest, shown
 from mlflow_adk_eval.evalset.conversation import RecordedRun
-from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json, Model, canonical, canonical_json
+from mlflow_adk_eval.evalset.foreign import dataset_problem, foreign_case
+from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Json, Written, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.evalset.row_files import CONVERSATIONS, IDS, SET_IDS, Row
+from mlflow_adk_eval.evalset.unread import Level
 
 _MAX_NAMED = 50
 """How many problems of one source are kept."""
@@ -93,9 +95,10 @@ def written_cases(rows: Iterable[Row], source: str) -> Iterator[WrittenCase]:
         yield found
 
 
-class _Envelope(Model):
+class _Envelope(Written):
     """A row around a case or around what was recorded of it."""
 
+    level: ClassVar[Level] = "case"
     eval_id: str
     case: Any = None
     run_index: int | None = None
@@ -123,9 +126,16 @@ class _Group:
 class CaseReader:
     """One pass over the rows of a source."""
 
-    def __init__(self, source: str, *, again: bool = False) -> None:
-        """Take how messages call the source; `again`: it was gone through before, so no two cases have one id."""
+    def __init__(self, source: str, *, again: bool = False, mending: bool = False) -> None:
+        """Take how messages call the source.
+
+        Args:
+            source: how messages call it.
+            again: whether it was gone through before, so that no two cases have one id.
+            mending: whether keys that nothing reads where they are come along.
+        """
         self._again = again
+        self._mending = mending
         self.problems: list[Problem] = []
         """What is wrong with the source."""
         self.count = 0
@@ -169,16 +179,18 @@ class CaseReader:
             wanted = "an object: an eval case, or an eval_id with a case or a recorded conversation"
             raise EvalSetError(self._source, [Problem(at, shown(row.value), wanted)])
         value = cast("Json", row.value)
+        if ONLY_IN_ROWS.isdisjoint(value) and (keys := foreign_case(value)):
+            raise EvalSetError(self._source, [dataset_problem(keys, at)])
         if not any(key in value for key in IDS) and any(key in value for key in SET_IDS):
             raise EvalSetError(self._source, [Problem(at, "fields of an eval set", "a case: only the first line may name the set")])
         told = any(key in value for key in CONVERSATIONS)
         misspelt = not told and any(nearest(key, ("case", "run_index", "recorded")) for key in value)
         if value.keys().isdisjoint(ONLY_IN_ROWS) and not misspelt:
-            case = parse(EvalCase, value, self._source, at=at)
+            case = parse(EvalCase, value, self._source, at=at, mending=self._mending)
             return self._begun(_Group(case.eval_id, case, value, at, [], [], bare=True))
         flat = value.get("case") is None and told
         own = {key: item for key, item in value.items() if key in (*IDS, *_OF_ROW)} if flat else value
-        head = parse(_Envelope, own, self._source, at=at)
+        head = parse(_Envelope, own, self._source, at=at, mending=self._mending)
         written = {key: item for key, item in value.items() if key not in _OF_ROW} if flat else head.case
         case_at = at if flat else f"{at}.case"
         group, done = self._group, None
@@ -190,7 +202,7 @@ class CaseReader:
             try:
                 if written is None:
                     self.problems.append(Problem(case_at, "nothing", f"the case, in the first row of {shown(head.eval_id)}"))
-                elif (case := parse(EvalCase, written, self._source, at=case_at)).eval_id != head.eval_id:
+                elif (case := parse(EvalCase, written, self._source, at=case_at, mending=self._mending)).eval_id != head.eval_id:
                     wanted = f"{shown(head.eval_id)}, as in the row's own eval_id"
                     self.problems.append(Problem(f"{case_at}.eval_id", shown(case.eval_id), wanted))
                 else:
@@ -198,7 +210,7 @@ class CaseReader:
             except EvalSetError as error:
                 self.problems += error.problems
         elif not group.again and written is not None and written != group.written and group.case is not None:
-            case = parse(EvalCase, written, self._source, at=case_at)
+            case = parse(EvalCase, written, self._source, at=case_at, mending=self._mending)
             if canonical_json(canonical(case)) != canonical_json(canonical(group.case)):
                 wanted = f"the same case as {group.at.removesuffix(': $')}, or no case"
                 raise EvalSetError(self._source, [Problem(case_at, "another case", wanted)])

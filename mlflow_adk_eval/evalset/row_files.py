@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from pydantic.alias_generators import to_snake
-from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError, nearest
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json
-from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, NO_FILE, decode, members, parse, without_mark
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, NO_FILE, RepeatedKeyError, decode, from_json, members, parse, without_mark
+from mlflow_adk_eval.evalset.unread import place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -200,8 +200,11 @@ def lines_of(file: RowFile, prefix: str, *, headed: bool) -> Iterator[Row]:
         if headed and index == 0:
             continue
         at = f"{prefix}line {number}: $"
+        value: Any
         try:
-            value: Any = from_json(line)
+            value = from_json(line)
+        except RepeatedKeyError as repeats:
+            value = repeats.problems(at)[0]
         except ValueError as error:
             broken += 1
             hopeless = broken == index + 1 == _HOPELESS
@@ -277,8 +280,10 @@ def _amiss(schema: pa.Schema, at: str) -> Iterator[Problem]:
         return
     for name in [name for name in schema.names if to_snake(name) not in known]:
         near = nearest(name, [field for field in known if field not in present], cutoff=ALMOST_CERTAIN)
-        if near:
-            yield Problem(f"{at}.{name}", "an unknown column", f"one of {', '.join(known)}", f"Did you mean {near!r}?")
+        belongs = "" if near else place_of(name, "case")
+        if near or belongs:
+            found = "an unknown column" if near else "a column that nothing reads"
+            yield Problem(f"{at}.{name}", found, f"one of {', '.join(known)}", f"Did you mean {belongs or repr(near)}?")
     if "eval_id" not in present:
         yield Problem(at, ", ".join(schema.names[:_MAX_COLUMNS_NAMED]) or "none", "a column eval_id with the id of each row's case")
     for key, name in present.items():
@@ -315,6 +320,8 @@ def _decoded(row: Json, at: str) -> Json | Problem:
         if name in _OF_OBJECTS and isinstance(item, str | bytes):
             try:
                 value[name] = from_json(item)
+            except RepeatedKeyError as repeats:
+                return repeats.problems(f"{at}.{name}")[0]
             except ValueError as error:
                 return Problem(f"{at}.{name}", f"text that is not JSON ({error})", "JSON text, or a struct")
         elif item is not None:

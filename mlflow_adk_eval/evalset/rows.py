@@ -95,6 +95,8 @@ class CaseFiles:
     """Whether the files say something of the set itself."""
     again: bool = False
     """Whether somebody went through them before, to the end, so that ids need not be compared: those of a million cases take much memory."""
+    mending: bool = False
+    """Whether keys that nothing reads where they are come along, for `AdkForm` to move them."""
 
     def batches(self, size: int = BATCH_CASES) -> Iterator[Sequence[CaseRow]]:
         """Yield all cases from the start, in order, at most `size` at a time, fewer where they are large.
@@ -102,7 +104,7 @@ class CaseFiles:
         Raises:
             EvalSetError: with every problem of the files, after the batches before the first one.
         """
-        reader = CaseReader(self.source, again=self.again)
+        reader = CaseReader(self.source, again=self.again, mending=self.mending)
         batch: list[CaseRow] = []
         with closing(self._rows()) as rows:
             for chunk in _chunks(rows, size):

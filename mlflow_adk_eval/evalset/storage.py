@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow_adk_eval.errors import EvalSetError, Problem, UsageError
+from mlflow_adk_eval.evalset.adk_form import for_adk
 from mlflow_adk_eval.evalset.conversation import EvalSetResult, dumps_result
 from mlflow_adk_eval.evalset.files import dumps, load_eval_set
-from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, Model, SessionInput
+from mlflow_adk_eval.evalset.models import ConversationScenario, EvalCase, EvalSet, SessionInput, Written
 from mlflow_adk_eval.evalset.parse import parse, read_text
 from mlflow_adk_eval.evalset.row_files import UNREADABLE, located
 from mlflow_adk_eval.writing import write_file
@@ -25,7 +26,7 @@ _BUCKET = re.compile(r"(gs://[^/]+)(/.*)?")
 _ID = re.compile(r"\w+", re.ASCII)
 
 
-class _Scenarios(Model):
+class _Scenarios(Written):
     """What ``--scenarios-file`` names."""
 
     scenarios: tuple[ConversationScenario, ...]
@@ -82,7 +83,8 @@ class EvalStorage:
         new = {case.eval_id: case for case in cases if case.eval_id not in known}
         if new:
             more = eval_set.model_copy(update={"eval_cases": (*eval_set.eval_cases, *new.values())})
-            _written(self.file(eval_set_id), dumps(more))
+            file = self.file(eval_set_id)
+            _written(file, dumps(for_adk(more, file)))
         return tuple(new)
 
     def keep_result(self, result: EvalSetResult) -> str:

@@ -263,7 +263,7 @@ def planned(
             try:
                 if digest not in configs:
                     content = run.store.artifact(run.run_id, f"{FOLDER}/{CONFIG}") or b""
-                    read = parse_config(decode(content, source, error=ConfigError), source)
+                    read = parse_config(decode(content, source, error=ConfigError), source, stored=True)
                     configs[read.digest()] = read
                 asked = kept.judges_of(configs[digest], run.params) if digest in configs else {}
                 same = {name: known for name, known in asked.items() if name in criteria and judges[name] == known}

@@ -85,7 +85,7 @@ def predict_fn(agent: Any, *, agent_name: str | None = None, timeout_s: float | 
                 # What MLflow shows of a row and pairs the rows of two runs by: the case with the first thing the user says, and the last answer.
                 said, name = (played.actual[0].user_text if played.actual else ""), inputs.get("eval_id")
                 request = storable_text(f"[{name}] {said}" if name else said or str(inputs), secrets)
-                answer = storable_text((played.actual[-1].final_text if played.actual else "") or played.error or "", secrets)
+                answer = storable_text((played.actual[-1].shown_answer if played.actual else "") or played.error or "", secrets)
                 mlflow.update_current_trace(request_preview=request[:_PREVIEW], response_preview=answer[:_PREVIEW])
                 _record(root, played, secrets)
             outputs = outputs_of(played)
@@ -116,7 +116,7 @@ def _record(root: LiveSpan, played: Conversation, secrets: Secrets) -> None:
             args = storable(dict(call.args or {}), secrets)
             tool = start(call.name or "tool", span_type=SpanType.TOOL, parent_span=span, inputs=args)
             tool.end(outputs=storable(answer.response, secrets) if answer else None, end_time_ns=began_ns)
-        span.end(outputs=storable({"final_response": turn.final_text}, secrets), status=failure if failed else None, end_time_ns=ended_ns)
+        span.end(outputs=storable({"final_response": turn.shown_answer}, secrets), status=failure if failed else None, end_time_ns=ended_ns)
         began_ns = ended_ns
     if played.error:
         root.set_status(failure)  # pyright: ignore[reportArgumentType] - as its docstring says

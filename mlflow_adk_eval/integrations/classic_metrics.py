@@ -160,8 +160,9 @@ _Bound = tuple[bool, float | None]
 
 
 def thresholds_of_config(config: EvalConfig) -> dict[str, MetricThreshold]:
-    """Return the thresholds of a config: every case must reach each of them, so that each pass rate is 1."""
-    return {f"{key_of_criterion(name)}/pass_rate": MetricThreshold(threshold=1.0, greater_is_better=True) for name in config.thresholds()}
+    """Return the thresholds of a config that decide: every case must reach each of them, so that each pass rate is 1."""
+    names = config.deciding_thresholds()
+    return {f"{key_of_criterion(name)}/pass_rate": MetricThreshold(threshold=1.0, greater_is_better=True) for name in names}
 
 
 def thresholds_of_policy(

@@ -1,6 +1,6 @@
 """Criteria as scorers of ``mlflow.genai``.
 
-MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `row_of_record` and `row_of_session` make a case and
+MLflow calls a scorer with a row, or with the traces of a session, from threads of its own. `traced_row` and `row_of_session` make a case and
 a conversation of that, `RowScoring` judges it, and the result becomes an assessment as in the traces of `evaluate`. The scorers of one config share one `RowScoring`,
 also after they were copied; one that comes from another process, or from MLflow's store, makes its own.
 """
@@ -33,8 +33,9 @@ from mlflow_adk_eval.judge.setup import JudgeArgs, JudgeOptions
 from mlflow_adk_eval.redact import secrets_of
 from mlflow_adk_eval.results.outcomes import Errored, Scored, reaches, reason_of, status_of
 from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
-from mlflow_adk_eval.shapes.records import CASE, cells_of, has_answer, has_tools, with_turns
-from mlflow_adk_eval.shapes.rows import Row, row_of
+from mlflow_adk_eval.shapes.answers import is_infinite, is_missing
+from mlflow_adk_eval.shapes.records import CASE, has_answer, has_tools, row_of_record, with_turns
+from mlflow_adk_eval.shapes.rows import Row
 from mlflow_adk_eval.tracking.storable import assessment_name, storable_text
 from mlflow_adk_eval.tracking.trace_records import Assessed, assessment_of
 from mlflow_adk_eval.tracking.traces import feedback_of
@@ -45,14 +46,20 @@ _TELLING_TYPES = {"AGENT", "TOOL"}
 _TELLING_OPERATIONS = {"invoke_agent", "execute_tool"}
 
 
-def row_of_record(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None, trace: Trace | None, source: str = "row") -> Row:
+def traced_row(
+    inputs: Any,
+    outputs: Any,
+    expectations: Mapping[str, Any] | None,
+    trace: Trace | None,
+    source: str = "row",
+) -> Row:
     """Return a row of ``mlflow.genai.evaluate``. Outputs that say which tools were called are believed; else the trace is.
 
     Raises:
         EvalSetError: if there is nothing that an agent did.
     """
     done = outputs if trace is None or has_tools(outputs) else _outputs_with_trace(trace, outputs)
-    return row_of(cells_of(inputs, done, expectations, source=source), source)
+    return row_of_record(inputs, done, expectations, source)
 
 
 def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | None = None) -> Row:
@@ -71,7 +78,7 @@ def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | N
     for number, trace in enumerate(traces):
         root = next((span for span in trace.data.spans if span.parent_id is None), None)
         expected_here = {} if is_whole else expectations_of(trace) if number else first
-        rows.append(row_of_record(root.inputs if root else None, root.outputs if root else None, expected_here, trace, name))
+        rows.append(traced_row(root.inputs if root else None, root.outputs if root else None, expected_here, trace, name))
     last = rows[-1].conversation
     actual = tuple(turn for row in rows for turn in row.conversation.actual)
     error = next((row.conversation.error for row in rows if row.conversation.error), "")
@@ -86,8 +93,7 @@ def row_of_session(session: Sequence[Trace], expectations: Mapping[str, Any] | N
     if not is_whole:
         expected = tuple(turn for row in rows for turn in row.case.conversation or ())
         return Row(case=rows[0].case.model_copy(update={"conversation": expected}), conversation=conversation)
-    cells = cells_of(None, with_turns({}, conversation.actual), first, source=name)
-    row = row_of(cells | {"eval_id": name}, name)
+    row = row_of_record(None, with_turns({}, conversation.actual), first, name)
     of_case = tuple(entry for entry in row.conversation.unknown if entry.what in EXPECTATIONS)
     of_agent = tuple(entry for entry in unknown if entry.what not in EXPECTATIONS)
     return replace(row, conversation=replace(conversation, actual=row.conversation.actual, unknown=of_case + of_agent))
@@ -211,7 +217,37 @@ class Shared:
         return self
 
 
-class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
+class _RowScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
+    """A scorer that keeps expectations which hold nothing out of MLflow.
+
+    `mlflow.genai.evaluate` stores the expectations of a row after its scores. ``None`` is an error there. A number that JSON lacks costs the
+    table of results, and `EvaluationResult.passed` of no table is true.
+    """
+
+    def run(
+        self,
+        *,
+        inputs: Any = None,
+        outputs: Any = None,
+        expectations: Any = None,
+        trace: Any = None,
+        session: Any = None,
+    ) -> Any:
+        """Score a row for MLflow, and take out of it what holds nothing: this is the only place where MLflow shows it before it stores it."""
+        if isinstance(expectations, dict):
+            for name, value in list(expectations.items()):
+                if is_missing(value) or is_infinite(value):
+                    expectations.pop(name, None)
+        return super().run(
+            inputs=inputs,
+            outputs=outputs,
+            expectations=expectations,
+            trace=trace,
+            session=session,
+        )
+
+
+class CriterionScorer(_RowScorer):
     """One criterion as a scorer."""
 
     criterion: str
@@ -285,7 +321,7 @@ class CriterionScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
                 aggregations=[one for one in self.aggregations or () if isinstance(one, str)] or None,
                 is_session_level_scorer=of_sessions,
                 timeout=self.timeout,
-                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}({arguments})",
+                call_source=f"from mlflow_adk_eval.scorers import stored\n\nreturn {call}.run({arguments})",
                 call_signature="(*, session, expectations=None)"
                 if of_sessions
                 else "(*, inputs=None, outputs=None, expectations=None, trace=None)",
@@ -304,7 +340,7 @@ class RowScorer(CriterionScorer):
         self, *, inputs: Any = None, outputs: Any = None, expectations: dict[str, Any] | None = None, trace: Trace | None = None
     ) -> Feedback | None:
         """Return what the criterion makes of a row; ``None`` where the config does not ask for it in this case."""
-        return self._feedback(lambda: row_of_record(inputs, outputs, expectations, trace))
+        return self._feedback(lambda: traced_row(inputs, outputs, expectations, trace))
 
 
 class SessionScorer(CriterionScorer):
@@ -327,15 +363,20 @@ class SessionScorer(CriterionScorer):
 
     @property
     def pass_if(self) -> Callable[[Any], bool]:
-        """Whether a value reaches the threshold. MLflow asks for it when all is scored, so that nothing scored shows here."""
+        """Whether a value reaches the threshold. MLflow asks for it when all is scored, and takes no score at all for a pass.
+
+        Raises:
+            UsageError: if no session was scored.
+        """
         if not self._settled:
-            self._settled = True
-            message = f"{self.name} has scored no session: no trace had a session id (trace metadata mlflow.trace.session)"
-            warnings.warn(message, UserWarning, stacklevel=2)
+            raise UsageError(
+                f"{self.name} has scored no session: no trace had a session id (trace metadata mlflow.trace.session); "
+                "leave out session_level=True to score each row by itself"
+            )
         return super().pass_if
 
 
-class ExpectationScorer(Scorer):  # type: ignore[misc]  # MLflow is not typed
+class ExpectationScorer(_RowScorer):
     """The companion of an expectation: it scores nothing, and accepts whatever is expected.
 
     MLflow's `EvaluationResult.passed` takes every expectation for a score, and one that is neither true nor "yes" for a failure.
@@ -390,7 +431,7 @@ def stored(criterion: str, given: str, *, session_level: bool = False) -> Scorer
     loaded: Json = json.loads(given)
     options = loaded.pop("judge_options", None)
     loaded.pop("judge_hosts", None)  # whoever may write a scorer cannot allow its endpoints
-    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}")
+    config = parse_config(loaded.pop("config"), f"the stored scorer {criterion}", stored=True)
     judging = cast("JudgeArgs", loaded | ({"judge_options": JudgeOptions(**options)} if options else {}))
     scorers = scorers_of(config, judging, session_level=session_level)
     return next(one for one in scorers if isinstance(one, CriterionScorer) and one.criterion == criterion)

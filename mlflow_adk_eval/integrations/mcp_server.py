@@ -89,6 +89,7 @@ class Tools:
         register: Text = None,
         failed: Text = None,
         resume: Text = None,
+        rejudge_failed: bool = False,
     ) -> Result:
         """Run an agent on eval sets, score it, and log an MLflow run.
 
@@ -105,8 +106,11 @@ class Tools:
             register: register the evaluated agent as a new version of this model, which a promotion needs.
             failed: run only the cases that did not pass in this run.
             resume: go on with this interrupted or undecided run, without paying twice.
+            rejudge_failed: with resume: ask judges again whose stored answers could not be read.
         """
-        how = {"config": config, "num_runs": num_runs, "failed": failed, "resume": resume, "max_calls": self.max_calls}
+        how: dict[str, object] = {"config": config, "num_runs": num_runs, "failed": failed, "resume": resume, "max_calls": self.max_calls}
+        if rejudge_failed:
+            how["rejudge_failed"] = True
         _inside(config)
         given = _inside(agent, *eval_sets)
         code, found = await _command("run", *given, ctx=ctx, experiment=experiment, register=register, **how)
@@ -196,7 +200,13 @@ async def _command(name: str, *given: str, ctx: Context[Any, Any] | None = None,
     Raises:
         ToolError: with the command's own sentence, if it could not do its work.
     """
-    words = [f"--{option.replace('_', '-')}={value}" for option, value in options.items() if value is not None]
+    words: list[str] = []
+    for option, value in options.items():
+        flag = f"--{option.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None:
+            words.append(f"{flag}={value}")
     command = (sys.executable, "-m", "mlflow_adk_eval", "--log-format", "json", name, "--json", *words, "--", *given)
     process = await create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, limit=_LONGEST, start_new_session=True)
     printed = b""

@@ -178,7 +178,8 @@ class RowScoring:
             AdkEvalError: if the criterion cannot be applied to the case.
         """
         rubrics = (case.rubrics, *(turn.rubrics for turn in case.conversation or ())) if isinstance(settings, spec.RubricSettings) else ()
-        key = (criterion, id(settings), case.conversation is None, bool(case.final_session_state), repr(rubrics) if any(rubrics) else "")
+        is_planned = settings is None or settings.applies_to(case)
+        key = (criterion, id(settings), case.conversation is None, is_planned, repr(rubrics) if any(rubrics) else "")
         if key not in self._plans:
             config = self.config.model_copy(update={"criteria": {criterion: settings} if settings else {}, "case_criteria": {}})
             found = plan(config, EvalSet(eval_set_id=case.eval_id, eval_cases=(case,)), self._judging).of(case.eval_id)
@@ -186,7 +187,7 @@ class RowScoring:
         return self._plans[key]
 
     def _error(self, criterion: str, settings: spec.CriterionSettings | None, reason: str) -> CriterionResult:
-        error, threshold = Errored(reason), settings.threshold if settings else None
+        error, threshold = Errored(reason), self.config.threshold_of(criterion, settings)
         better = self.config.greater_is_better(criterion)
         return CriterionResult(criterion=criterion, threshold=threshold, greater_is_better=better, overall=error, per_invocation=(error,))
 
@@ -244,7 +245,7 @@ class CriterionFunctions(Generic[T]):
 
 
 def _function(criterion: spec.CriterionSpec, make: Callable[[EvalConfig, str, JudgeArgs], T], module: str) -> Callable[..., T]:
-    name, fields = criterion.name, criterion.settings.model_fields
+    name, fields = criterion.name, criterion.fields
     default = default_config().criteria.get(name)
     threshold = {"threshold": default.threshold} if default else {}  # of a criterion that ADK has one for
     parameters: dict[str, Parameter] = {}

@@ -173,8 +173,11 @@ class JudgeSession:
         """
         self.check(EvalConfig.model_construct(criteria={"criterion": settings}))
         variant = settings.prompt or "standard"
-        for name in prompts:
-            load_prompt(name).variant(variant)
+        texts = [load_prompt(prompt) for prompt in prompts]
+        varied = [text.variant(variant) for text in texts]
+        if variant != "standard" and texts and varied == texts:
+            unchanged = ", ".join(text.name for text in texts)
+            raise UsageError(f"prompt={variant!r} changes nothing in {unchanged}, which asks about one thing; use another variant")
         options, scope = settings.judge_model_options, self._setup.scope
         config = options.judge_model_config or {}
         given = self._setup.judge

@@ -149,7 +149,8 @@ def levels_of(
     """
     if level is None and model is None:
         raise UsageError("watch: name the level, such as --level 0.9, or the registered model that is in production: --model NAME")
-    names = list(config.thresholds())
+    if not (names := list(config.deciding_thresholds())):
+        raise UsageError("watch: no criterion of the config decides: every possible score reaches their thresholds, so nothing can fall")
     names = names if len(names) == 1 else ["", *names]
     levels = Levels(name=level or "", by_criterion={})
     with store_at(tracking_uri) as store:

@@ -47,7 +47,7 @@ def _case(report: Report, case: CaseResult, app_name: str) -> adk.EvalCaseResult
     votes = {result.criterion: votes_by_turn(result.votes) for result in case.results if result.votes}
     turns = tuple(
         adk.InvocationResult(
-            actual_invocation=actual,
+            actual_invocation=actual.for_adk(),
             expected_invocation=expected[index] if index < len(expected) else None,
             eval_metric_results=tuple(
                 _metric(report, case, result, cell, votes.get(result.criterion, {}).get(index, ()))

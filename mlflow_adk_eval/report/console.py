@@ -285,9 +285,11 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
     for index in range(case.turns):
         turn = TurnPair(case, index)
         yield Text(f"  #{index + 1} user      {turn.user_text}")
-        yield Text(f"     answered  {turn.answer if turn.actual else '(nothing)'}")
+        yield Text(f"     answered  {_answer(turn)}")
         if turn.expected and (turn.actual is None or turn.expected_answer != turn.answer):
             yield Text(f"     expected  {turn.expected_answer}", style="dim")
+        for error in turn.errors:
+            yield Text(f"     model     {_indented(error)}", style="yellow")
         for injection in (injection for injection in case.injections if injection.invocation_index == index):
             yield Text(f"     tool      {injection.tool}: {injection}", style="yellow")
         for result in case.results:
@@ -302,6 +304,12 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
     if case.ending:
         yield Text(f"     ended     {case.ending}", style="dim" if case.ending.reason == "goal" else "yellow")
     yield Text("")
+
+
+def _answer(turn: TurnPair) -> str:
+    if turn.actual is None:
+        return "(nothing)"
+    return turn.answer or "(the agent did not answer)"
 
 
 def _votes_view(cell: Outcome, votes: Sequence[Vote]) -> Iterator[Text]:

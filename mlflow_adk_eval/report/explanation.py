@@ -54,7 +54,9 @@ def _case_run(case: CaseResult) -> dict[str, Any]:
             cell = cell_at(one, index)
             if one.decides and cell is not None and not one.reached(cell):
                 missed[one.criterion] = f"{cell.score:.4g}: {cell.rationale}" if isinstance(cell, Scored) else reason_of(cell)
-        turn = {"user": pair.user_text, "answer": pair.answer, "calls": calls_json(pair.actual)}
+        turn: dict[str, Any] = {"user": pair.user_text, "answer": pair.answer, "calls": calls_json(pair.actual)}
+        if pair.errors:
+            turn["model_errors"] = pair.errors
         wanted = {"expected_answer": pair.expected_answer, "expected_calls": calls_json(pair.expected)} if pair.expected else {}
         turns.append({"turn": index + 1, **turn, **wanted, "missed": missed})
     head = {"case": case.eval_id, "run": case.run_index + 1, "verdict": case.verdict, "why": why_of(case)}

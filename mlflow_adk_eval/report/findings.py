@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from mlflow_adk_eval.criteria.alignment import differences
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.results.outcomes import AT_TURN, CaseResult, CriterionResult, Scored, Verdict, reason_of
+from mlflow_adk_eval.results.outcomes import AT_TURN, CaseResult, CriterionResult, Scored, Verdict, Vote, reason_of
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at
 from mlflow_adk_eval.text import counted
@@ -98,6 +98,39 @@ def gathered(cases: Iterable[tuple[int, str, Iterable[Finding]]]) -> list[Cause]
             if (not cause.places or cause.places[-1] != place) and len(cause.places) < _MOST_PLACES:
                 cause.places.append(place)
     return sorted(causes.values(), key=_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What could give the undecided case runs of a report their scores."""
+
+    asking: bool = False
+    """Whether an agent failed or a judge did not answer: the same evaluation, resumed, asks them again."""
+    unreadable: bool = False
+    """Whether a judge answered what cannot be read: the ledger keeps such an answer, which was paid for, until one asks for another."""
+
+
+def missing_in(report: Report) -> Missing:
+    """Return what could give the undecided case runs of a report, the first of very many, their scores."""
+    places = [place for place, verdict in enumerate(report.verdicts) if verdict == "undecided"]
+    asking = unreadable = False
+    for place in places[:_MOST_CASES]:
+        case = report.cases.at(place)
+        asking = asking or bool(case.error)
+        for result in case.results:
+            if not result.decides or isinstance(result.overall, Scored):
+                continue
+            for vote in result.votes:
+                if vote.error and is_answered(vote):
+                    unreadable = True
+                elif vote.error:
+                    asking = True
+    return Missing(asking, unreadable)
+
+
+def is_answered(vote: Vote) -> bool:
+    """Whether a judge answered at all, be it with a text that cannot be read or with none."""
+    return bool(vote.raw or vote.asked_at)
 
 
 def _rank(cause: Cause) -> tuple[int, bool, int]:

@@ -29,7 +29,7 @@ from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria
 from mlflow_adk_eval.criteria.criterion import CaseRun, Planned, apply, failed, result_of
 from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import UsageError, check_counts, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, Origin
+from mlflow_adk_eval.evalset.conversation import Conversation, Origin, ended_by_model
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.evalset.rows import StreamedCases
@@ -149,6 +149,7 @@ async def conversation_with(agent: Agent, case: EvalCase, run_index: int = 0, se
                 conversation = await agent.converse(case, run_index)
     except Exception as error:  # noqa: BLE001 - an agent may be anybody's object, and must not cost the other cases
         return Conversation(actual=(), error=described(error))
+    conversation = ended_by_model(conversation)
     took_place, wanted = len(conversation.actual), case.conversation
     if conversation.error or wanted is None or took_place == len(wanted):
         return conversation
@@ -159,12 +160,14 @@ async def apply_criteria(
     case: EvalCase, run_index: int, conversation: Conversation, criteria: Sequence[Planned], baseline: Recording | None = None
 ) -> CaseResult:
     """Return what criteria make of a conversation. A baseline of fewer runs is compared with again and again."""
+    conversation = ended_by_model(conversation)
     others = baseline.runs.get(case.eval_id, ()) if baseline else ()
     run = CaseRun(
         case=case,
         run_index=run_index,
         actual=tuple(conversation.actual),
         session_state=conversation.session_state,
+        injections=conversation.injections,
         error=conversation.error,
         unfinished=conversation.unfinished,
         ending=conversation.ending,
@@ -208,6 +211,11 @@ class Evaluation:
         self.remarks: set[str] = set()
         """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
+        if self.plan.coverage:
+            if self.recording is None:
+                self.plan.coverage.check(config.source)
+            for obstacle in self.plan.coverage.obstacles:
+                _logger.warning("%s", obstacle)
         if self.plan.pairwise and options.baseline is None:
             raise UsageError(f"{', '.join(self.plan.pairwise)}: wanted a baseline to compare with; set baseline=")
         if options.workers > 1:
@@ -344,17 +352,18 @@ class Evaluation:
         return cases
 
     def _notes(self) -> Iterator[str]:
-        """Say where a recording is not of these cases, and which rubrics nobody judges by: they are easily taken for ones that count."""
+        """Say that cases were picked, where a recording is not of these cases, and what cases expect that nobody reads."""
         recording, eval_set = self.recording, self.eval_set
+        if eval_set.picked_from:
+            share = f"{len(eval_set.eval_cases)} of {counted(eval_set.picked_from, 'case')}"
+            yield f"{share} of the eval set, picked by name: {listed(eval_set.eval_ids, _MAX_NAMED)}"
         if extra := sorted(set(recording.runs) - set(eval_set.eval_ids)) if recording and recording.runs else []:
             yield f"{len(extra)} recorded {'case is' if len(extra) == 1 else 'cases are'} not in the eval set: {listed(extra, _MAX_NAMED)}"
         if changed := changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []:
             yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
-        unused = self.plan.unused_rubrics
-        yield from unused.first
-        if unused.more:
-            yield f"and {unused.more} more rubrics"
+        if self.plan.coverage:
+            yield from self.plan.coverage.notes
 
 
 @dataclass(slots=True)

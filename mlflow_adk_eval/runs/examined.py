@@ -18,17 +18,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from typing import Any, NamedTuple
-
-from pydantic_core import from_json
+from typing import Any, NamedTuple, cast
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, judged_criteria, parse_config
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA, LARGEST_SCORE, CriterionSettings, CustomSettings, JudgedSettings, RubricSettings
+from mlflow_adk_eval.criteria.coverage import Coverage
 from mlflow_adk_eval.criteria.rubrics import has_rubrics
 from mlflow_adk_eval.errors import ConfigError, InputError, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, SetDigest
-from mlflow_adk_eval.evalset.parse import decode, no_collection, parse
+from mlflow_adk_eval.evalset.observation import NAMES, SILENT, Need
+from mlflow_adk_eval.evalset.parse import decode, from_json, no_collection, parse
 from mlflow_adk_eval.evalset.world import WORLD_FILE, parse_world
 from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.report import Report
@@ -39,9 +39,6 @@ from mlflow_adk_eval.runs.parts import ACTUAL, CASES, CELLS, VOTES, WHERE, case_
 from mlflow_adk_eval.runs.replays import REPLAY, WORLD, replay_problems
 from mlflow_adk_eval.runs.stored_run import CaseColumns, StoredCases, StoredPart, StoredRun, open_run
 from mlflow_adk_eval.text import Few
-
-LARGEST_SCORE = 1e150
-"""Beyond it the sums and squares of scores would be no numbers any more."""
 
 Columns = Mapping[str, Sequence[Any]]
 """The values of cells, by column."""
@@ -62,6 +59,12 @@ class _Criterion(NamedTuple):
     """The columns of an outcome of the case that is its own, in parts."""
     bounds: tuple[float, float]
     greater_is_better: bool
+    needs: frozenset[str] = frozenset()
+    """Without which it has no score."""
+    worst_of_nothing: float | None = None
+    """The only score that a turn may have in which the agent did nothing; ``None``: any."""
+    whole: bool = False
+    """Whether it judges the case as a whole."""
 
 
 class TableReader:
@@ -105,8 +108,7 @@ class TableReader:
                 informative = (
                     name for name in CRITERIA.informative if name not in settings and part.columns.keys() >= set(columns_of(name))
                 )
-                bounds, better, names = self._config.bounds, self._config.greater_is_better, (*deciding, *informative)
-                plans[key] = [_Criterion(one, cell_columns(one), case_columns(one), bounds(one), better(one)) for one in names]
+                plans[key] = [self._criterion(name, settings.get(name)) for name in (*deciding, *informative)]
             for run_index in range(self._num_runs):
                 if rows := part.rows.get((case.eval_id, run_index)):
                     errors = part.columns["agent_error"]
@@ -117,6 +119,19 @@ class TableReader:
                         expected=case.conversation,
                         results=tuple(self._result(part, case, run_index, one, settings.get(one.name)) for one in plans[key]),
                     )
+
+    def _criterion(self, name: str, settings: CriterionSettings | None) -> _Criterion:
+        """Return what is needed to read a criterion's columns."""
+        columns = (name, cell_columns(name), case_columns(name), self._config.bounds(name), self._config.greater_is_better(name))
+        if name in (self._config.custom_metrics or {}):
+            return _Criterion(*columns)  # the user's own, which says nothing of what it needs
+        spec = CRITERIA[name]
+        return _Criterion(
+            *columns,
+            needs=frozenset(spec.needs_by(settings)),
+            worst_of_nothing=spec.worst_of_nothing if settings else None,
+            whole=spec.scope == "case",
+        )
 
     def _note(self, findings: Mapping[str, Iterable[str]]) -> bool:
         """Keep findings by kind; return whether there were any."""
@@ -154,6 +169,7 @@ class TableReader:
         if isinstance(overall, _Fault):
             faults.add([f"{place()}: {overall.reason}"])
             overall = outcomes.Errored(overall.reason)
+        faults.add(f"{place(turn)}: {fault}" for turn, fault in _unseen(criterion, cells, [part.columns["unknown"][row] for row in rows]))
         if settings and None in cells:
             faults.add(f"{place(turn)}: {name} has no status" for turn in _gaps(case, name, settings, cells))
         votes = part.stored.votes.get((case.eval_id, run_index, name), ()) if self._judged else ()
@@ -165,7 +181,7 @@ class TableReader:
                 if isinstance(cell, outcomes.Scored) and turn not in cast and _needs_judge(name, turn, cell)
             )
             self.vote_sources.update((name, vote.host, vote.asked_in) for vote in votes if vote.verdict is not None)
-        planned = outcomes.PlannedCriterion(name, settings.threshold if settings else None, criterion.greater_is_better)
+        planned = outcomes.PlannedCriterion(name, self._config.threshold_of(name, settings), criterion.greater_is_better)
         return outcomes.CriterionResult(*planned, overall=overall, per_invocation=cells, votes=tuple(votes))
 
 
@@ -264,6 +280,30 @@ def _cell(score: Any, status: Any, reason: Any, name: str, bounds: tuple[float, 
     return outcomes.Scored(float(score), str(reason or ""))
 
 
+def _unseen(criterion: _Criterion, cells: Sequence[outcomes.Outcome | None], unknown: Sequence[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the turns that have a score although what it rests on is unknown there, each with that.
+
+    Args:
+        criterion: what gave the scores.
+        cells: the outcomes of the turns.
+        unknown: by turn, the names of what is unknown, as one text.
+    """
+    if not any(unknown):
+        return
+    by_turn = [frozenset(str(text or "").split()) for text in unknown]
+    of_case, in_all = frozenset[str]().union(*by_turn), frozenset.intersection(*by_turn)
+    for turn, cell in enumerate(cells):
+        if not isinstance(cell, outcomes.Scored):
+            continue
+        names = of_case if criterion.whole else by_turn[turn]
+        for name in sorted(criterion.needs & names):
+            yield turn, f"{criterion.name} has a score, but this is unknown: {NAMES.get(cast('Need', name), name)}"
+        worst = criterion.worst_of_nothing
+        silent = SILENT in (in_all if criterion.whole else names)
+        if silent and worst is not None and abs(cell.score - worst) > outcomes.TOLERANCE:
+            yield turn, f"{criterion.name} has the score {cell.score:g}, but the agent did nothing in that turn"
+
+
 def _gaps(case: EvalCase, name: str, settings: CriterionSettings, cells: Sequence[outcomes.Outcome | None]) -> list[int]:
     """Return the turns that must have a cell and have none."""
     empty = [index for index, cell in enumerate(cells) if cell is None]
@@ -314,6 +354,8 @@ class ReadableRun(ExaminedRun):
     """Whether a model played the user in a case."""
     vote_sources: Mapping[tuple[str, str, str], int]
     """How many votes with a verdict there are of each criterion, host and other evaluation that asked for them; empty: this one."""
+    coverage: Coverage
+    """What its criteria read of its cases."""
 
 
 @no_collection()
@@ -330,7 +372,14 @@ def examine(evidence: Evidence) -> ExaminedRun:
             return ExaminedRun(evidence=evidence, problems=(*problems, *unusable))
         cases = StoredCases(reading.columns, reading.run)
         evaluated, until_decided = reading.run.eval_set(reading.eval_ids, reading.head), reading.until_decided
-        report = Report(eval_set=evaluated, config=reading.config, cases=cases, num_runs=reading.num_runs, until_decided=until_decided)
+        report = Report(
+            eval_set=evaluated,
+            config=reading.config,
+            cases=cases,
+            num_runs=reading.num_runs,
+            until_decided=until_decided,
+            notes=reading.coverage.notes,
+        )
         problems += [*contradictions(evidence, report), *reading.table.unvoted.named]
         if reading.world or REPLAY in evidence.params or WORLD in evidence.params:
             report = replace(report, world=reading.world)
@@ -346,6 +395,7 @@ def examine(evidence: Evidence) -> ExaminedRun:
         tags=reading.tags,
         simulated=reading.simulated,
         vote_sources=reading.table.vote_sources,
+        coverage=reading.coverage,
     )
 
 
@@ -369,7 +419,7 @@ def read_config(evidence: Evidence) -> EvalConfig:
     Raises:
         ConfigError: if it cannot be read.
     """
-    return parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}")
+    return parse_config(decode(evidence.artifacts[CONFIG], f"{FOLDER}/{CONFIG}", error=ConfigError), f"{FOLDER}/{CONFIG}", stored=True)
 
 
 class _Reading:
@@ -403,6 +453,7 @@ class _Reading:
             self._unknown_runs = f"the run's parameter adk_eval.num_runs is {shown(text)}; wanted a whole number of at least 1"
         self.table = TableReader(self.config, self.num_runs or 1)
         self.columns = CaseColumns()
+        self.coverage = Coverage(self.config)
 
     def read_parts(self) -> None:
         """Take the cases and the rows of all parts.
@@ -430,6 +481,7 @@ class _Reading:
             self._pass_over()
             self.eval_ids.append(case.eval_id)
             self._add(case)
+            self.coverage.see(case)
             cases.append(stored.light_case(index, case) if len(self.run.parts) > 1 else case)
         length = len(stored.run_ids)
         if not self._unknown_runs and self.num_runs > max(length, _MANY_RUNS):  # before anything is counted up to it

@@ -26,6 +26,8 @@ from mlflow_adk_eval.text import few
 
 FAILED_OF = "adk_eval.failed_of"
 """The parameter of a run that has only the cases that did not pass in an earlier one: the id of that one."""
+PICKED = "adk_eval.picked"
+"""The parameter of a run that has only cases which were picked by name: how many of how many."""
 AGENT_MODELS = "adk_eval.agent.models"
 """The parameter that lists the models that the agent names, separated by `` | ``."""
 UNTIL_DECIDED = "adk_eval.until_decided"
@@ -50,6 +52,18 @@ def key_of_criterion(criterion: str) -> str:
         return criterion
     mark = hashlib.sha256(criterion.encode("utf-8", "replace")).hexdigest()[:8]
     return f"{plain.strip('. ')[:_LONGEST]}_{mark}"
+
+
+def part_of(params: Mapping[str, str]) -> str:
+    """Return which part of its eval set a run covers; empty where it covers all of it.
+
+    >>> part_of({PICKED: "1 of 4"}), part_of({})
+    ('1 of 4 cases of the eval set, picked by name', '')
+    """
+    if whole := params.get(FAILED_OF):
+        return f"the cases that did not pass in run {whole}"
+    share = params.get(PICKED)
+    return f"{share} cases of the eval set, picked by name" if share else ""
 
 
 def prompt_keys(criterion: str) -> list[str]:
@@ -127,7 +141,7 @@ def state_problems(evidence: Evidence) -> list[str]:
     tags, params, problems = evidence.tags, evidence.params, list[str]()
     ours = bool(evidence.artifacts) or evidence.manifest is not None or any(key.startswith("adk_eval.") for key in (*tags, *params))
     if not ours:
-        problems.append("the run contains no evaluation: it has neither adk_eval tags nor artifacts")
+        problems.append(_no_evaluation(tags))
     if evidence.lifecycle_stage != "active":
         problems.append(f"the run is {evidence.lifecycle_stage}")
     if evidence.status != "FINISHED":
@@ -154,6 +168,14 @@ def state_problems(evidence: Evidence) -> list[str]:
         inputs = ", ".join(evidence.model_ids) or "none"
         problems.append(f"the run's parameter adk_eval.model_id names the agent version {model_id}, but its model inputs are {inputs}")
     return problems
+
+
+def _no_evaluation(tags: Mapping[str, str]) -> str:
+    """Return that a run contains no evaluation, and which functions log one."""
+    instead = "evaluate with `mlflow-adk-eval run` or mlflow_adk_eval.evaluate, which log evidence, and use that run"
+    if tags.get("mlflow.runType") == "genai_evaluate":
+        return f"the run contains no evaluation: mlflow.genai.evaluate logs scores but no evidence; {instead}"
+    return f"the run contains no evaluation: it has neither adk_eval tags nor artifacts; {instead}"
 
 
 def agent_problems(evidence: Evidence, model_id: str) -> list[str]:

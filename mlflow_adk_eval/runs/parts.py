@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from mlflow_adk_eval.evalset.conversation import RecordedRun, dumps_recorded, outcome_of
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import EvalCase
+from mlflow_adk_eval.evalset.observation import blind_spots
 from mlflow_adk_eval.evalset.row_cases import CaseTexts
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Vote, case_outcome, reason_of, status_of
 from mlflow_adk_eval.results.table import VOTE_COLUMNS, columns_of, row_verdict
@@ -49,6 +50,7 @@ HEAD: Mapping[str, Kind] = {
     "invocation_index": "whole number",
     "verdict": "text",
     "agent_error": "text",
+    "unknown": "text",
 }
 """The columns of cells ahead of the criteria."""
 _SCORES = frozenset({"score", "case_score"})
@@ -173,7 +175,7 @@ class PartWriter:
     def _begin(self) -> None:
         self._cases: list[tuple[str, str]] = []
         self._runs: list[tuple[str, int, str]] = []
-        self._head: list[tuple[str, int, int, str | None, str]] = []
+        self._head: list[tuple[str, int, int, str | None, str, str]] = []
         self._cells: dict[str, tuple[list[_Cell], list[_Cell]]] = {name: ([], []) for name in self._criteria}
         """The cells of each criterion, and its case outcomes, by row."""
         self._votes: list[Vote] = []
@@ -202,7 +204,8 @@ class PartWriter:
                 error = conversation.error if index >= last else ""
                 verdict = row_verdict(result.results, index)
                 verdict = "undecided" if error and verdict == "passed" else verdict
-                self._head.append((result.eval_id, result.run_index, index, verdict, error))
+                unknown = " ".join(blind_spots(conversation, index))
+                self._head.append((result.eval_id, result.run_index, index, verdict, error, unknown))
             by_criterion = {one.criterion: one for one in result.results}
             for name, (cells, overall) in self._cells.items():
                 one = by_criterion.get(name)

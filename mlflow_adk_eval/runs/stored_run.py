@@ -20,12 +20,11 @@ from itertools import accumulate, groupby, islice, repeat
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from mlflow_adk_eval.errors import InputError, Problem
 from mlflow_adk_eval.evalset.conversation import Conversation, RecordedRun, conversation_of
 from mlflow_adk_eval.evalset.models import CasesElsewhere, EvalCase, EvalSet, Invocation
-from mlflow_adk_eval.evalset.parse import parse
+from mlflow_adk_eval.evalset.parse import from_json, parse
 from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.report import Cases
 from mlflow_adk_eval.runs.files import Kinds, read_columns

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -32,7 +33,7 @@ from mlflow_adk_eval.evalset.models import (
     Part,
     value_at,
 )
-from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN
+from mlflow_adk_eval.evalset.parse import ALMOST_CERTAIN, RepeatedKeyError, from_lenient_json
 
 USER = ("messages", "input", "query", "question", "prompt", "user_message", "message", "request", "text", "content")
 """What inputs may call the user's message, or messages."""
@@ -59,7 +60,14 @@ def is_missing(value: Any) -> bool:
     >>> is_missing(None), is_missing(float("nan")), is_missing("")
     (True, True, False)
     """
-    return value is None or (isinstance(value, Real) and math.isnan(value)) or type(value).__name__ in {"NAType", "NaTType"}
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(value, Real | Decimal) and math.isnan(value)
+
+
+def is_infinite(value: Any) -> bool:
+    """Whether a value is a number without end, which JSON lacks as it lacks NaN."""
+    return isinstance(value, Real | Decimal) and math.isinf(value)
 
 
 def is_list(value: Any) -> bool:
@@ -108,9 +116,13 @@ def decoded_of(value: Any, path: str, wanted: str, source: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return from_lenient_json(value)
+    except RepeatedKeyError as repeats:
+        raise EvalSetError(source, repeats.problems(path)) from None
     except ValueError as error:
         raise EvalSetError(source, [Problem(path, f"a text that is not JSON ({error})", wanted)]) from None
+    except RecursionError:
+        raise EvalSetError(source, [Problem(path, "a text that is nested too deeply", wanted)]) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,8 @@ class Told:
     """Whether it is told which tools were called: by an invocation or where any is named. An answer alone says nothing of tools."""
     is_conversation: bool = False
     """Whether they came as a list, with a turn for each message of the user; else they are the answer to the last one."""
+    unreadable: str = ""
+    """Why calls that are told cannot be read, so that `calls` is false; empty where they can, or where none are told."""
 
 
 def told_of(value: Any, source: str, path: str = "$") -> Told:
@@ -146,7 +160,13 @@ def told_of(value: Any, source: str, path: str = "$") -> Told:
         turns = [_one("" if item is None else item, source) for item in value]
     read = [turn for turn in turns if turn is not None]
     if len(read) == len(turns) and (read or value == []):
-        return Told(tuple(turn.turns[0] for turn in read), all(turn.calls for turn in read), is_conversation=one is None)
+        unreadable = next((turn.unreadable for turn in read if turn.unreadable), "")
+        return Told(
+            tuple(turn.turns[0] for turn in read),
+            calls=all(turn.calls for turn in read),
+            is_conversation=one is None,
+            unreadable=unreadable.replace("$", path, 1),
+        )
     if isinstance(value, Mapping) and any(nearest(str(key), _INVOCATION, cutoff=ALMOST_CERTAIN) for key in value):
         invocation_of(value, source)  # which names the field that is misspelt
     found = f"a list of {len(value)}, the first of which is {shown(value[0])}" if is_list(value) and value else shown(value)
@@ -282,7 +302,7 @@ def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
         if role == "user":
             user = parts_in(message)
         elif role == "assistant":
-            own = _own_calls(message)
+            own = _calls_in(message)
             calls += map(call_of, own)
             said = parts_in(message)
             if message.get("type") == "image_generation_call":  # what the user sees with the answer, whichever comes first
@@ -295,21 +315,26 @@ def _turn(messages: Sequence[Mapping[str, Any]], source: str) -> Told | None:
         answers = [*answers[:-1], (*(answers[-1] if answers else ()), *drawn)]
     if not answers and not calls:
         return None
-    steps = tool_uses(calls, source, "tool_calls") if calls else IntermediateData()
+    steps, unreadable = read_calls(calls, source)
     on_the_way = tuple(("agent", parts) for parts in answers[:-1])
     turn = Invocation(
         user_content=Content(role="user", parts=user),
         final_response=Content(role="model", parts=answers[-1]) if answers else None,
         intermediate_data=steps.model_copy(update={"intermediate_responses": on_the_way}) if calls or on_the_way else None,
     )
-    return Told((turn,), calls=bool(calls))
+    return Told((turn,), calls=bool(calls) and not unreadable, unreadable=unreadable)
 
 
-def _own_calls(message: Mapping[str, Any]) -> list[Any]:
-    """Return the tool calls of a message of the assistant."""
+def _calls_in(message: Mapping[str, Any]) -> list[Any]:
+    """Return the tool calls of a message of the assistant, in whatever shape they are."""
     if message.get("type") == "function_call":
         return [message]
-    calls = list(message.get("tool_calls") or ())
+    given: Any = message.get("tool_calls")
+    calls: list[Any] = []
+    if is_list(given):
+        calls += given
+    elif not is_missing(given):
+        calls.append(given)  # which `tool_uses` will refuse
     if "parts" in message:
         calls += [part.function_call for part in Content.model_validate(message).parts or () if part.function_call]
     return calls
@@ -415,7 +440,7 @@ def tool_uses(calls: Sequence[Any], source: str, name: str) -> IntermediateData:
     Args:
         calls: each a `FunctionCall`, an object with ``name``, ``args`` and perhaps ``id`` and ``response``, or as OpenAI has it.
         source: what errors call the row.
-        name: the cell.
+        name: where the calls are.
 
     Raises:
         EvalSetError: if one of them is nothing of the kind.
@@ -434,8 +459,45 @@ def tool_uses(calls: Sequence[Any], source: str, name: str) -> IntermediateData:
             raise EvalSetError(source, [Problem(here, keys, "name, args, response and id")])
         key = "arguments" if call.get("args") is None else "args"
         identity = call.get("id") or f"call_{index + 1}"
-        uses.append(FunctionCall(id=identity, name=call["name"], args=object_of(call.get(key), f"{here}.{key}", "an object", source) or {}))
+        uses.append(FunctionCall(id=identity, name=call["name"], args=arguments_of(call.get(key), f"{here}.{key}", source)))
         if call.get("response") is not None:
             answer = call["response"] if isinstance(call["response"], Mapping) else {"result": call["response"]}
             responses.append(FunctionResponse(id=identity, name=call["name"], response=dict(answer)))
     return IntermediateData(tool_uses=tuple(uses), tool_responses=tuple(responses))
+
+
+def arguments_of(given: Any, path: str, source: str) -> Json:
+    """Return the arguments of a tool call: an object, also as a text of JSON.
+
+    OpenAI-compatible servers write an empty text for a tool without parameters.
+
+    Raises:
+        EvalSetError: if they are anything else.
+
+    >>> arguments_of("", "$.args", "row"), arguments_of('{"room": "hall"}', "$.args", "row")
+    ({}, {'room': 'hall'})
+    """
+    if isinstance(given, str) and not given.strip():
+        return {}
+    return object_of(given, path, "an object", source) or {}
+
+
+def read_calls(calls: Any, source: str, name: str = "tool_calls") -> tuple[IntermediateData, str]:
+    """Return what tool calls say, and why they cannot be read, if so. They then say nothing: not that there were none.
+
+    Args:
+        calls: a list of them, as for `tool_uses`, also as a text of JSON.
+        source: what errors call the row.
+        name: where the calls are.
+    """
+    try:
+        listed = decoded_of(calls, f"$.{name}", _LIST_OF_CALLS, source)
+        if is_list(listed):
+            return tool_uses(listed, source, name), ""
+        problem = Problem(f"$.{name}", shown(listed), _LIST_OF_CALLS)
+    except EvalSetError as error:
+        problem = error.problems[0]
+    return IntermediateData(), str(problem)
+
+
+_LIST_OF_CALLS = 'a list of tool calls: {"name", "args"}'

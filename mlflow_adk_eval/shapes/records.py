@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlflow_adk_eval.errors import EvalSetError
+from mlflow_adk_eval.errors import EvalSetError, Problem, shown
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.media import has_media
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.shapes.answers import (
+    BESIDE,
     STEPS,
     Told,
     beside_message,
@@ -27,7 +28,7 @@ from mlflow_adk_eval.shapes.answers import (
     said_beside,
     told_of,
 )
-from mlflow_adk_eval.shapes.rows import Row, is_case, row_of
+from mlflow_adk_eval.shapes.rows import PLACES, RESPONSE, Row, is_case, row_of
 
 CASE = "eval_case"
 """The expectation that holds a whole case."""
@@ -37,6 +38,16 @@ _EXPECTED = dict.fromkeys(("expected_response", "expected_conversation", CASE), 
 """Expectations and the cells that they are; of several for one cell, the later here counts."""
 EXPECTATIONS = tuple(_EXPECTED)
 """The names of the expectations that criteria read."""
+_BY_INPUTS = ("eval_id", "session_input")
+RECORD_PLACES: Mapping[str, str] = {
+    "inputs": "inputs",
+    "predictions": "outputs",
+    "targets": "expectations.expected_response",
+    **{name: f"expectations.{name}" for name in _OF_THEIR_OWN},
+    **{name: f"outputs.{name}" for name in BESIDE},
+    **{name: f"inputs.{name}" for name in _BY_INPUTS},
+}
+"""Where a record has what a table has in its cells."""
 _SCENARIO = "conversation_scenario"
 
 
@@ -80,7 +91,7 @@ def case_of(inputs: Mapping[str, Any]) -> EvalCase:
 
 def outputs_of(conversation: Conversation) -> dict[str, Any]:
     """Return what an agent did as the outputs of a record; first, for people, its last answer."""
-    outputs: Json = {"response": conversation.actual[-1].final_text if conversation.actual else ""}
+    outputs: Json = {"response": conversation.actual[-1].shown_answer if conversation.actual else ""}
     outputs["conversation"] = [dump(turn) for turn in conversation.actual]
     if conversation.session_state is not None:
         outputs["session_state"] = dict(conversation.session_state)
@@ -89,20 +100,35 @@ def outputs_of(conversation: Conversation) -> dict[str, Any]:
     return outputs
 
 
-def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None = None, *, source: str = "row") -> dict[str, Any]:
+def cells_of(
+    inputs: Any,
+    outputs: Any,
+    expectations: Mapping[str, Any] | None = None,
+    *,
+    source: str = "row",
+    places: Mapping[str, str] = RECORD_PLACES,
+) -> dict[str, Any]:
     """Return the cells that a record's inputs, outputs and expectations hold.
+
+    Args:
+        inputs: what the agent was asked.
+        outputs: what it did.
+        expectations: what it should have done, by name.
+        source: what errors call the record.
+        places: where the user of this door writes each cell.
 
     Raises:
         EvalSetError: if the outputs are nothing that an agent did, or what is expected is nothing that it could do.
     """
     inputs, outputs = plain(inputs), plain(outputs)
     asked = inputs if isinstance(inputs, Mapping) else {}
-    cells: Json = {"predictions": None if is_missing(outputs) else told_of(outputs, source, "$.outputs"), **said_beside(outputs)}
-    cells |= {name: asked[name] for name in ("eval_id", "session_input") if name in asked}
-    for name, cell in _EXPECTED.items():
-        value = plain((expectations or {}).get(name))
-        if not is_missing(value):
-            cells[cell] = value if cell != "targets" or is_case(value) else told_of(value, source, f"$.expectations.{name}")
+    cells: Json = {"predictions": None, **said_beside(outputs)}
+    if not is_missing(outputs):
+        cells["predictions"] = told_of(outputs, source, f"$.{places['predictions']}")
+    cells |= {name: asked[name] for name in _BY_INPUTS if name in asked}
+    for name, value in _expected(expectations, source).items():
+        cell = _EXPECTED[name]
+        cells[cell] = value if cell != RESPONSE or is_case(value) else told_of(value, source, f"$.expectations.{name}")
     messages = messages_in(inputs)
     listed = list(messages) if is_list(messages) else [messages]
     beside = beside_message(inputs)
@@ -111,7 +137,7 @@ def cells_of(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None =
         listed[-1] = dump(last.model_copy(update={"parts": (*(last.parts or ()), *beside)}))
     each = list(map(_user_cell, listed))
     cells["inputs"] = each if is_list(messages) else each[0]
-    if "targets" in cells and not isinstance(cells["targets"], Told):
+    if RESPONSE in cells and not isinstance(cells[RESPONSE], Told):
         cells.pop("expected_tool_calls", None)  # the case says it all
     return cells
 
@@ -124,13 +150,36 @@ def _user_cell(message: Any) -> Any:
     return message if has_media(content) else content.text
 
 
+def _expected(expectations: Any, source: str) -> Json:
+    """Return the expectations that criteria read and that hold something, in the order in which they count."""
+    if is_missing(expectations):
+        return {}
+    if not isinstance(expectations, Mapping):
+        wanted = f"an object with any of {', '.join(EXPECTATIONS)}"
+        raise EvalSetError(source, [Problem("$.expectations", shown(expectations), wanted)])
+    given = {name: plain(expectations.get(name)) for name in EXPECTATIONS}
+    return {name: value for name, value in given.items() if not is_missing(value)}
+
+
+def row_of_record(inputs: Any, outputs: Any, expectations: Mapping[str, Any] | None, source: str = "row") -> Row:
+    """Return the row that a record is.
+
+    Raises:
+        EvalSetError: with the problem of a cell, by the place where a record has it.
+    """
+    cells = cells_of(inputs, outputs, expectations, source=source)
+    targets = [name for name in _expected(expectations, source) if _EXPECTED[name] == RESPONSE]
+    places = {**RECORD_PLACES, RESPONSE: f"expectations.{targets[-1]}"} if targets else RECORD_PLACES
+    return row_of(cells, source, places)
+
+
 def row_of_table(cells: Mapping[str, Any], source: str) -> Row:
     """Return a row of a table. Inputs may be messages of a chat, and predictions all that a model tells of itself.
 
     Raises:
         EvalSetError: with the problem of a cell.
     """
-    read = cells_of(cells.get("inputs"), cells.get("predictions"), source=source)
+    read = cells_of(cells.get("inputs"), cells.get("predictions"), source=source, places=PLACES)
     return row_of({**cells, **{name: value for name, value in read.items() if not is_missing(value)}}, source)
 
 

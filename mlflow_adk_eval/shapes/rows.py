@@ -21,7 +21,7 @@ from mlflow_adk_eval.evalset.media import has_media
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, Rubric, SessionInput
 from mlflow_adk_eval.evalset.observation import Need, Unknown
 from mlflow_adk_eval.evalset.parse import parse
-from mlflow_adk_eval.shapes.answers import Told, content_of, decoded_of, is_list, is_missing, object_of, plain, told_of, tool_uses
+from mlflow_adk_eval.shapes.answers import Told, content_of, decoded_of, is_list, is_missing, object_of, plain, read_calls, told_of
 
 CELLS: Mapping[str, str] = {
     "inputs": "the user's message: a text, or a list of texts, one per turn",
@@ -40,9 +40,12 @@ CELLS: Mapping[str, str] = {
 }
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
-CALLS, MADE = "expected_tool_calls", "tool_calls"
-CELL_OF: Mapping[Need, str] = {"expected_response": "targets", "expected_calls": CALLS, "calls": MADE}
-"""The cells that some criteria cannot do without, by what they need."""
+RESPONSE, CALLS, MADE = "targets", "expected_tool_calls", "tool_calls"
+CELL_OF: Mapping[Need, str] = {"expected_response": RESPONSE, "expected_calls": CALLS, "calls": MADE}
+"""The cell that holds what a criterion needs."""
+
+PLACES: Mapping[str, str] = {name: name for name in CELLS}
+"""Where the users of a door write each cell: those of a table, in the column of its name."""
 
 _CASE_KEYS = {"conversation", "conversation_scenario", "conversationScenario"}
 _EMPTY_MESSAGE = Content(role="user", parts=())
@@ -60,52 +63,39 @@ class Row:
     case: EvalCase
     conversation: Conversation
     run_index: int = 0
+    unreadable: str = ""
+    """Why tool calls that the row tells cannot be read. They are then in neither case nor conversation, where they are unknown."""
 
 
-def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
+def row_of(cells: Mapping[str, Any], source: str = "row", places: Mapping[str, str] = PLACES) -> Row:
     """Return what the cells of a row say.
 
     Args:
         cells: by the names in `CELLS`; ``None`` and NaN stand for a missing cell. Lists and dicts may also be JSON texts, but for
             the three that may be plain texts.
         source: what errors call the row, and the case if it has no name.
+        places: where the user of this door writes each cell, for errors and for what is missing.
 
     Raises:
         EvalSetError: with the problem of a cell.
     """
-    read = _Cells({name: plain(value) for name, value in cells.items() if not is_missing(value)}, source)
+    present = {name: plain(value) for name, value in cells.items() if not is_missing(value)}
+    read = _Cells(present, source, places)
     if "predictions" not in read.cells:
         raise read.problem("predictions", "nothing", CELLS["predictions"])
     did = read.side("predictions", MADE)
-    state, rubrics = read.json_object("expected_session_state"), None
-    if "rubrics" in read.cells:
-        typed = [rubric for number, one in enumerate(read.json_list("rubrics"), 1) for rubric in _typed(one, number)]
-        rubrics = parse(tuple[Rubric, ...], typed, f"{source}, rubrics")
-    target = read.cells.get("targets")
-    if is_case(target):
-        case, is_told = read.whole_case(target, rubrics, state), True
+    expected: Told | None = None
+    if is_case(read.cells.get(RESPONSE)):
+        case = read.whole_case(read.cells[RESPONSE])
     else:
         expected = read.expected(did)
-        is_told = expected.calls
-        session = read.cells.get("session_input")
-        if session is not None and not isinstance(session, SessionInput):
-            started = read.json_object("session_input")
-            session = None if started is None else parse(SessionInput, started, f"{source}, session_input")
-        name = str(read.cells.get("eval_id", source))
-        case = EvalCase(eval_id=name, conversation=expected.turns, session_input=session, rubrics=rubrics, final_session_state=state)
-    said: dict[Need, bool] = {"expected_response": "targets" in read.cells, "expected_calls": is_told, "calls": did.calls}
-    error, unfinished = read.cells.get("error", ""), bool(read.whole_number("unfinished", most=1))
-    if not isinstance(error, str):
-        raise read.problem("error", shown(error), "a text")
-    asked = case.conversation or ()
-    conversation = Conversation(
-        actual=tuple(_with_user(turn, asked[index].user_content) if index < len(asked) else turn for index, turn in enumerate(did.turns)),
-        session_state=read.json_object("session_state"),
-        error=error or ("its last turn is unfinished" if unfinished else ""),
-        unfinished=unfinished,
-        unknown=tuple(Unknown(what=need, why=f"the row has no {CELL_OF[need]}") for need, is_said in said.items() if not is_said),
+        case = read.case(expected)
+    return Row(
+        case=case,
+        conversation=read.conversation(did, case, expected),
+        run_index=read.whole_number("run_index"),
+        unreadable=did.unreadable or (expected.unreadable if expected else ""),
     )
-    return Row(case=case, conversation=conversation, run_index=read.whole_number("run_index"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +105,88 @@ class _Cells:
     cells: Json
     """Those that hold something."""
     source: str
+    places: Mapping[str, str]
+
+    def place(self, name: str) -> str:
+        """Return where the user of this door writes a cell."""
+        return self.places.get(name, name)
 
     def problem(self, name: str, found: str, wanted: str) -> EvalSetError:
-        return EvalSetError(self.source, [Problem(f"$.{name}", found, wanted)])
+        return EvalSetError(self.source, [Problem(f"$.{self.place(name)}", found, wanted)])
+
+    def missing(self, name: str, unreadable: str = "") -> str:
+        """Return what the row has in place of a cell: nothing, or tool calls that cannot be read."""
+        if unreadable:
+            return f"tool calls that cannot be read ({unreadable})"
+        return f"no {self.place(name)}"
+
+    def case(self, expected: Told) -> EvalCase:
+        """Return the case that expects these turns."""
+        return EvalCase(
+            eval_id=str(self.cells.get("eval_id", self.source)),
+            conversation=expected.turns,
+            session_input=self.session_input(),
+            rubrics=self.rubrics(),
+            final_session_state=self.json_object("expected_session_state"),
+        )
+
+    def unsaid(self, expected: Told | None, did: Told) -> tuple[Unknown, ...]:
+        """Return what is unknown of what was expected, of which a whole case says all, and of what the agent did."""
+        lacks: dict[Need, str] = {}
+        if expected and RESPONSE not in self.cells:
+            lacks["expected_response"] = self.missing(RESPONSE)
+        elif expected and not any(_answers(turn) for turn in expected.turns):
+            lacks["expected_response"] = f"{self.place(RESPONSE)} without a text"
+        if expected and not expected.calls:
+            lacks["expected_calls"] = self.missing(CALLS, expected.unreadable)
+        if not did.calls:
+            lacks["calls"] = self.missing(MADE, did.unreadable)
+        return tuple(Unknown(what=need, why=f"the row has {lack}") for need, lack in lacks.items())
+
+    def conversation(self, did: Told, case: EvalCase, expected: Told | None) -> Conversation:
+        """Return what the agent did, with what the user said where the agent does not say so itself."""
+        asked = case.conversation or ()
+        turns: list[Invocation] = []
+        for index, turn in enumerate(did.turns):
+            turns.append(_with_user(turn, asked[index].user_content) if index < len(asked) else turn)
+        error = self.cells.get("error", "")
+        if not isinstance(error, str):
+            raise self.problem("error", shown(error), "a text")
+        unfinished = bool(self.whole_number("unfinished", most=1))
+        if unfinished and not error:
+            error = "its last turn is unfinished"
+        return Conversation(
+            actual=tuple(turns),
+            session_state=self.json_object("session_state"),
+            error=error,
+            unfinished=unfinished,
+            unknown=self.unsaid(expected, did),
+        )
+
+    def rubrics(self) -> tuple[Rubric, ...] | None:
+        """Return the rubrics of the row; ``None`` where it has none."""
+        if "rubrics" not in self.cells:
+            return None
+        typed: list[Any] = []
+        for number, rubric in enumerate(self.json_list("rubrics"), 1):
+            typed += _typed(rubric, number)
+        return parse(tuple[Rubric, ...], typed, f"{self.source}, {self.place('rubrics')}")
+
+    def session_input(self) -> SessionInput | None:
+        """Return the session at the start; ``None`` where the row does not say."""
+        session = self.cells.get("session_input")
+        if session is None or isinstance(session, SessionInput):
+            return session
+        started = self.json_object("session_input")
+        if started is None:
+            return None
+        return parse(SessionInput, started, f"{self.source}, {self.place('session_input')}")
 
     def json_object(self, name: str) -> Json | None:
-        return object_of(self.cells.get(name), f"$.{name}", CELLS[name], self.source)
+        return object_of(self.cells.get(name), f"$.{self.place(name)}", CELLS[name], self.source)
 
     def json_list(self, name: str) -> Sequence[Any]:
-        listed = decoded_of(self.cells[name], f"$.{name}", CELLS[name], self.source)
+        listed = decoded_of(self.cells[name], f"$.{self.place(name)}", CELLS[name], self.source)
         if is_list(listed):
             return listed  # type: ignore[no-any-return] # narrowed above
         raise self.problem(name, shown(listed), CELLS[name])
@@ -135,14 +198,16 @@ class _Cells:
             return int(value)
         raise self.problem(name, shown(value), CELLS[name])
 
-    def whole_case(self, target: Any, rubrics: tuple[Rubric, ...] | None, state: Json | None) -> EvalCase:
+    def whole_case(self, target: Any) -> EvalCase:
         """Return a case that a cell holds, with further rubrics, and the state to expect instead of its own."""
+        rubrics = self.rubrics()
+        state = self.json_object("expected_session_state")
         if CALLS in self.cells:
             raise self.superfluous(CALLS, "an eval case")
         case: EvalCase = target
         if not isinstance(target, EvalCase):
             named = {} if {"eval_id", "evalId"} & set(target) else {"eval_id": str(self.cells.get("eval_id", self.source))}
-            case = parse(EvalCase, named | dict(target), f"{self.source}, targets")
+            case = parse(EvalCase, named | dict(target), f"{self.source}, {self.place(RESPONSE)}")
         added: Json = {} if state is None else {"final_session_state": state}
         if rubrics is not None:
             added["rubrics"] = (*(case.rubrics or ()), *rubrics)
@@ -174,16 +239,22 @@ class _Cells:
         if value is None:
             told = Told((Invocation(user_content=_EMPTY_MESSAGE),), calls=False)
         else:
-            told = value if isinstance(value, Told) else told_of(value, f"{self.source}, {name}")
+            told = value if isinstance(value, Told) else told_of(value, f"{self.source}, {self.place(name)}")
         if calls not in self.cells:
             return told
         if len(told.turns) != 1:
             raise self.superfluous(calls, f"a conversation of {len(told.turns)} turns")
-        steps = tool_uses(self.json_list(calls), self.source, calls)
-        return replace(told, turns=(told.turns[0].model_copy(update={"intermediate_data": steps}),), calls=True)
+        steps, unreadable = read_calls(self.cells[calls], self.source, self.place(calls))
+        turn = told.turns[0].model_copy(update={"intermediate_data": steps})
+        return replace(told, turns=(turn,), calls=not unreadable, unreadable=unreadable)
 
     def superfluous(self, calls: str, beside: str) -> EvalSetError:
         return self.problem(calls, "a cell", f"nothing: {beside} already contains the tool calls")
+
+
+def _answers(turn: Invocation) -> bool:
+    """Whether a turn has an answer: a text that is not blank, or media."""
+    return bool(turn.final_text.strip()) or (turn.final_response is not None and has_media(turn.final_response))
 
 
 def _with_user(turn: Invocation, said: Content) -> Invocation:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
-from mlflow_adk_eval.criteria.alignment import align, differences
+from mlflow_adk_eval.criteria.alignment import align, call_differences
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
@@ -201,9 +201,15 @@ def _turn(case: CaseResult, index: int, config: EvalConfig) -> Iterator[Line]:
     elif turn.calls:
         yield line("  tool calls", "dim")
         yield from (line(f"      {_call(call)}") for call in turn.calls[:_MAX_CALLS])
+    for error in turn.errors:
+        yield from indented([(seen(error), "unknown")], 2, "model: ")
     want, got = seen(turn.expected_answer), seen(turn.answer)
-    if not want:
-        yield from indented([("answered: ", "dim"), (got or "(nothing)", "")], 2)
+    if not got:
+        yield line("  the agent did not answer", "missed")
+    if not want and got:
+        yield from indented([("answered: ", "dim"), (got, "")], 2)
+    elif not want:
+        return
     elif want == got:
         yield from indented([("answered as expected: ", "dim"), (got, "")], 2)
     else:
@@ -228,7 +234,7 @@ def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], set
         if step.actual:
             yield line(f"    + {_call(step.actual)}", "actual")
         if step.expected and step.actual:
-            for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
+            for found in islice(call_differences(step.actual, step.expected), _MAX_DIFFERENCES):
                 yield line(seen(f"    ?   {found.path}: expected {found.expected}, got {found.actual}"), "dim")
     if len(steps) > _MAX_CALLS:
         yield line(f"      and {len(steps) - _MAX_CALLS} more", "dim")

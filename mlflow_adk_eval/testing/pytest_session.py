@@ -432,7 +432,8 @@ class PytestSession:
                 judge = model_or_object(options.judge, "--adk-judge", error=JudgeError)
                 user_simulator = model_or_object(options.user_simulator, "--adk-user-simulator", error=JudgeError)
                 with ExitStack() as resources:
-                    setup = replace(judge_setup(judge=judge), answers=resources.enter_context(opened(None)))
+                    # A session has no option to ask again for an answer that could not be read, and whoever starts one wants verdicts.
+                    setup = replace(judge_setup(judge=judge, rejudge_failed=True), answers=resources.enter_context(opened(None)))
                     how = Options(concurrency=options.concurrency, judges=setup, user_simulator=user_simulator)
                     how = replace(how, replay=_world(options.replay), replay_models=options.replay_models)
                     executor = CaseExecutor(agent, how)

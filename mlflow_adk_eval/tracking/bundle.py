@@ -31,6 +31,7 @@ from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.eval_config import EvalConfig, dumps_config, judged_criteria
 from mlflow_adk_eval.config.spec import CRITERIA, VertexSettings
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.adk_form import for_adk
 from mlflow_adk_eval.evalset.conversation import REPLAYED
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.evalset.models import EvalSet, Json, canonical_json, eval_set_digest
@@ -264,7 +265,7 @@ def bundle_of(
         documents[SEQUENCE] = report.until_decided.dumps(cleaner.document)
     if parts.turns <= SMALL_TURNS:
         adk_result = result_of(report, app_name=run.agent_name, created=run.started_ms / 1000)
-        documents[EVAL_SET] = dumps(report.whole, indent=None).encode()
+        documents[EVAL_SET] = dumps(for_adk(report.whole, EVAL_SET), indent=None).encode()
         documents[RESULT] = cleaner.document(adk_result).encode()
     for name, content in documents.items():
         (parts.folder / name).write_bytes(content)
@@ -297,6 +298,7 @@ def bundle_of(
         params={
             "adk_eval.num_runs": str(report.num_runs),
             "adk_eval.turns": str(parts.turns),
+            **({manifests.PICKED: picked_share(report.eval_set)} if report.eval_set.picked_from else {}),
             **({manifests.UNTIL_DECIDED: str(report.until_decided)} if report.until_decided else {}),
             "adk_eval.traces": extent,
             "adk_eval.trace_count": str(len(records)),
@@ -319,6 +321,11 @@ def bundle_of(
         status=SELF_COMPARISON if itself else "complete",
         series={"case_pass_rate_by_run": tuple(map(manifests.rounded_metric, rates))} if rates else {},
     )
+
+
+def picked_share(eval_set: EvalSet) -> str:
+    """Return how many cases were picked of how many: ``1 of 4``."""
+    return f"{len(eval_set.eval_cases)} of {eval_set.picked_from}"
 
 
 def quality_criteria(config: EvalConfig) -> dict[str, str]:

@@ -14,6 +14,7 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse, repeated
+from mlflow_adk_eval.evalset.unread import meaning_of
 from mlflow_adk_eval.shapes.records import CASE, EXPECTATIONS, record_of
 from mlflow_adk_eval.shapes.rows import row_of
 
@@ -153,7 +154,38 @@ def case_of(record: Stored, source: str) -> EvalCase:
     beside = {name: value for name, value in record.expectations.items() if name not in {CASE, _RESPONSE}}
     if clash := sorted(beside.keys() & set(EXPECTATIONS)):
         raise _amiss(source, f"$.expectations.{clash[0]}", "an expectation in addition to eval_case", "the expectation inside eval_case")
+    _refuse_unread(beside, source)
     return EvalCase.model_validate({**_given(case), OTHERS: beside}) if beside else case
+
+
+_OF_MLFLOW = frozenset({"expected_facts", "expected_retrieved_context", "expected_tool_calls", "guidelines"})
+"""What MLflow's own scorers read."""
+_RECORD_NAMES = {
+    "final_response": "expected_response",
+    "intermediate_data.tool_uses": "expected_tool_calls",
+    "intermediate_data.intermediate_responses": "expected_conversation",
+    "final_session_state": "expected_session_state",
+    "rubrics": "rubrics",
+}
+"""What records call the places of a case."""
+
+
+def _refuse_unread(others: Mapping[str, Any], source: str) -> None:
+    """Refuse an expectation that neither a criterion nor a scorer of MLflow reads, though its name says what it is.
+
+    Raises:
+        EvalSetError: with each of them.
+    """
+    wanted = f"one of {', '.join(EXPECTATIONS)}, or a name that begins with '_' for what only your own scorers read"
+    problems: list[Problem] = []
+    for name, value in others.items():
+        place = "" if name in _OF_MLFLOW or value is None else meaning_of(name, "turn")
+        if place:
+            hint = f"Did you mean {_RECORD_NAMES.get(place, CASE)!r}?"
+            path = json_path("$.expectations", [name])
+            problems.append(Problem(path, "an expectation that nothing reads", wanted, hint))
+    if problems:
+        raise EvalSetError(source, problems)
 
 
 def _with_response(case: EvalCase, record: Stored, source: str) -> EvalCase:
@@ -255,6 +287,7 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
     eval_id = str(inputs.get("eval_id", record_id))
     expected = {name: value for name, value in expectations.items() if value is not None}
     others = {name: expected.pop(name) for name in sorted(expected.keys() - set(EXPECTATIONS))}
+    _refuse_unread(others, source)
     beside = {"eval_id": eval_id, **({"session_input": inputs["session_input"]} if "session_input" in inputs else {})}
     if _SCENARIO in inputs:
         fields = {"rubrics": "rubrics", "expected_session_state": "final_session_state"}
@@ -264,7 +297,10 @@ def _foreign_case(record_id: str, inputs: Any, expectations: Mapping[str, Any], 
         renamed = {fields[name]: value for name, value in expected.items()}
         case = parse(EvalCase, {**beside, _SCENARIO: inputs[_SCENARIO], **renamed}, source, at="$.inputs")
     else:
-        case = row_of({**beside, **_cells(_turns(inputs[names[0]], source), expected, source)}, source).case
+        row = row_of({**beside, **_cells(_turns(inputs[names[0]], source), expected, source)}, source)
+        if row.unreadable:  # as no calls, they would be expectations that nobody has
+            raise _amiss(source, "$.expectations", f"tool calls that cannot be read ({row.unreadable})", "tool calls with name and args")
+        case = row.case
     return EvalCase.model_validate({**_given(case), OTHERS: others}) if others else case
 
 

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mlflow_adk_eval.errors import AdkEvalError, UsageError
+from mlflow_adk_eval.evalset.adk_form import for_adk
 from mlflow_adk_eval.evalset.files import dumps
 from mlflow_adk_eval.redact import command, redacted, secrets_of
 from mlflow_adk_eval.report.html.page import Texts, source
@@ -149,7 +150,11 @@ class Viewer:
         opened, query = self._opened(request), query_of(request)
         saved = pages.case_file(opened, opened.place(query.get("eval_id"), query.number("run_index", 0)), query)
         name = {"content-disposition": f'attachment; filename="{saved.eval_set_id}.evalset.json"'}
-        return Response(redacted(dumps(saved), self._secrets).encode("utf-8", "replace"), media_type="application/json", headers=name)
+        return Response(
+            redacted(dumps(for_adk(saved, saved.eval_set_id)), self._secrets).encode("utf-8", "replace"),
+            media_type="application/json",
+            headers=name,
+        )
 
     def compare(self, request: Request) -> Response:
         """Show runs side by side."""

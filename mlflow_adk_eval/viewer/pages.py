@@ -88,7 +88,7 @@ def case_file(opened: OpenRun, place: int, query: Query) -> EvalSet:
     planned = opened.report.eval_set.named({case.eval_id})[case.eval_id]
     if query.get("what") != "expected":
         turn = query.number("turn", 0)
-        conversation = tuple(case.actual)[: turn or None]
+        conversation = tuple(said.for_adk() for said in case.actual[: turn or None])
         if not conversation:
             raise UsageError(f"case {case.eval_id!r}: the agent did not answer, so there is nothing to save")
         eval_id = f"{case.eval_id}_turn_{turn}" if turn else case.eval_id

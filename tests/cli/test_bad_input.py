@@ -124,7 +124,6 @@ def state(text: str) -> Any:
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ('{"a": 1, "a": 2}', {"a": 2}),
         ("9" * 4000, int("9" * 4000)),
         ("1e400", float("inf")),
         ("1e-400", 0.0),
@@ -133,7 +132,7 @@ def state(text: str) -> Any:
         ('"' + "x" * 1_000_000 + '"', "x" * 1_000_000),
         ("null", None),
     ],
-    ids=["duplicate key", "4000 digits", "huge float", "tiny float", "minus zero", "surrogate pair", "a million characters", "null"],
+    ids=["4000 digits", "huge float", "tiny float", "minus zero", "surrogate pair", "a million characters", "null"],
 )
 def test_strange_but_valid_json_is_read_as_adk_reads_it(text: str, read: Any) -> None:
     assert state(text) == read

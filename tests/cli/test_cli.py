@@ -128,6 +128,10 @@ def test_validate_names_the_kind_of_each_file(lights: Path, tmp_path: Path) -> N
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         f"{lights}: eval set, 2 cases, 2 written turns",
+        (
+            f"  {lights} with {config}: 1 case expects tool calls that no criterion reads (on); "
+            "add tool_trajectory_avg_score: 1.0 to the criteria"
+        ),
         f"{config}: eval config, response_match_score 0.5",
     ]
 

@@ -92,6 +92,7 @@ def test_validate_imports_what_reads_the_files(folder: Path) -> None:
     assert packages(modules) <= {
         "click",
         "cloup",
+        "jiter",
         "pydantic",
         "pydantic_core",
         "annotated_types",

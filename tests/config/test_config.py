@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.config.eval_config import EvalConfig, default_config, dumps_config, load_config, parse_config
-from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgedSettings, JudgeModelOptions, RubricSettings
+from mlflow_adk_eval.config.spec import CRITERIA, CriterionSettings, CustomSettings, JudgeModelOptions, RubricSettings
+from mlflow_adk_eval.criteria.final_response import FinalResponseSettings
 from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings
 from mlflow_adk_eval.errors import ConfigError
 from tests.strategies import QUICK, respelt
@@ -91,7 +92,7 @@ def test_a_config_made_by_hand_is_held_to_the_same_rules() -> None:
 def test_every_field_of_adk_is_read_in_order() -> None:
     config = parse_config(FULL, "config")
     assert list(config.criteria) == list(FULL["criteria"])
-    assert config.criteria["final_response_match_v2"] == JudgedSettings(
+    assert config.criteria["final_response_match_v2"] == FinalResponseSettings(
         threshold=0.8, include_intermediate_responses_in_final=True, judge_model_options=JudgeModelOptions(**JUDGE)
     )
     rubrics = config.criteria["rubric_based_final_response_quality_v1"]
@@ -361,8 +362,12 @@ def test_adk_reads_the_json_of_a_config_with_the_same_meaning() -> None:
     assert theirs.user_simulator_config == original.user_simulator_config
     classes = {
         ToolTrajectorySettings: eval_metrics.ToolTrajectoryCriterion,
-        JudgedSettings: eval_metrics.LlmAsAJudgeCriterion,
-        RubricSettings: eval_metrics.RubricsBasedCriterion,
+        FinalResponseSettings: eval_metrics.LlmAsAJudgeCriterion,
+        **{
+            type(settings): eval_metrics.RubricsBasedCriterion
+            for settings in config.criteria.values()
+            if isinstance(settings, RubricSettings)
+        },
         type(config.criteria["hallucinations_v1"]): eval_metrics.HallucinationsCriterion,
         type(config.criteria["per_turn_user_simulator_quality_v1"]): eval_metrics.LlmBackedUserSimulatorCriterion,
     }

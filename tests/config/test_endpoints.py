@@ -88,7 +88,9 @@ def test_every_place_of_a_config_is_looked_at() -> None:
     spoilt = judged(judge_model_config={"http_options": options})
     config = parse_config(
         {
-            "criteria": {"safety_v1": spoilt | {"judge_panel": ["gemini-2.5-flash", "huggingface/https://evil.example"]}},
+            "criteria": {
+                "safety_v1": spoilt | {"backend": "judge", "judge_panel": ["gemini-2.5-flash", "huggingface/https://evil.example"]}
+            },
             "case_criteria": {"one": {"hallucinations_v1": spoilt}},
             "user_simulator_config": {"model": "huggingface/https://evil.example", "model_configuration": {"http_options": options}},
         },

@@ -127,7 +127,7 @@ def test_parameters_score_as_in_adk(sides: Any) -> None:
 @given(pairs())
 def test_responses_score_as_in_adk_bit_for_bit(sides: Any) -> None:
     ours, theirs = (judge(RESPONSE, *sides) for judge in (by_us, by_adk))
-    references = [expected.final_text.strip() for expected in sides[1]]
+    references = [tokens(expected.final_text) for expected in sides[1]]
     assert scores(ours) == [score if reference else None for score, reference in zip(scores(theirs), references, strict=True)]
     assert ours.score == (pytest.approx(theirs.overall_score, abs=1e-12) if all(references) else None)
 
@@ -139,6 +139,24 @@ def test_a_response_beside_no_reference_has_no_score_here_and_zero_in_adk(refere
     assert (scores(ours), scores(theirs)) == ([None, 1.0], [0.0, 1.0])
     assert (ours.score, theirs.overall_score) == (None, 0.5)
     assert ours.per_invocation[0] == NO_REFERENCE
+
+
+@pytest.mark.parametrize("text", ["👍", "…", "!!!"])
+def test_a_reference_without_words_has_no_score_here_and_zero_in_adk(text: str) -> None:
+    for response in (text, "42", ""):
+        sides = ((turn(response),), (turn(text),))
+        assert (scores(by_us(RESPONSE, *sides)), scores(by_adk(RESPONSE, *sides))) == ([None], [0.0])
+    sides = ((turn(text),), (turn("42"),))
+    assert scores(by_us(RESPONSE, *sides)) == scores(by_adk(RESPONSE, *sides)) == [0.0]
+
+
+def test_texts_on_the_way_are_compared_here_if_the_settings_say_so_and_never_in_adk() -> None:
+    sides = ((recorded("two", event(text="one")),), (recorded("two", event(text="one")),))
+    other = ((recorded("two", event(text="three")),), sides[1])
+    for included, ours in ((False, [1.0, 1.0]), (True, [1.0, 0.5])):
+        setting = {"include_intermediate_responses_in_final": included}
+        assert [scores(by_us(RESPONSE, *each, **setting)) for each in (sides, other)] == [[score] for score in ours]
+        assert [scores(by_adk(RESPONSE, *each, **setting)) for each in (sides, other)] == [[1.0], [1.0]]
 
 
 def test_a_response_that_is_media_has_no_score_here_and_zero_in_adk() -> None:
@@ -195,6 +213,23 @@ def test_true_is_not_one_here_and_is_in_adk() -> None:
     sides = ((turn("x", call("f", on=True, deep=[{"off": False}])),), (turn("x", call("f", on=1, deep=[{"off": 0}])),))
     assert scores(by_us(TRAJECTORY, *sides)) == [0.0]
     assert scores(by_adk(TRAJECTORY, *sides)) == [1.0]
+
+
+def test_an_id_of_adks_own_in_the_arguments_is_any_such_id_here_and_a_text_in_adk() -> None:
+    then, today = (f"adk-{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}" for digit in "ab")
+
+    def asked(call_id: str, **args: Any) -> tuple[Invocation, ...]:
+        original = {"id": call_id, "name": "pay", "args": args}
+        made = call("adk_request_confirmation", originalFunctionCall=original, toolConfirmation={"confirmed": False})
+        return (turn("x", made, call("poll", of=call_id)),)
+
+    same = asked(today, amount=5), asked(then, amount=5)
+    assert scores(by_us(TRAJECTORY, *same)) == [1.0]
+    assert scores(by_adk(TRAJECTORY, *same)) == [0.0]
+    other = asked(today, amount=6), asked(then, amount=5)
+    assert scores(by_us(TRAJECTORY, *other)) == scores(by_adk(TRAJECTORY, *other)) == [0.0]
+    without = asked(today, amount=5), (turn("x", call("poll", of=then)),)  # both count the call that ADK makes itself
+    assert scores(by_us(TRAJECTORY, *without)) == scores(by_adk(TRAJECTORY, *without)) == [0.0]
 
 
 def test_three_turns_of_exactly_the_threshold_pass_here_and_fail_in_adk() -> None:

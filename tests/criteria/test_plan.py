@@ -16,6 +16,7 @@ from mlflow_adk_eval.testing import ScriptedJudge
 from tests.kit import RESPONSE, TRAJECTORY, case, cases, config, scenario, turn
 
 STATE = "final_session_state"
+HINT = "only_where_expected: true leaves them out"
 
 
 def names(found: Any) -> list[str]:
@@ -75,7 +76,7 @@ def test_a_judge_that_cannot_be_had_is_said_before_any_work(monkeypatch: pytest.
 
 def test_a_simulated_users_quality_needs_a_scenario() -> None:
     (problem,) = problems({"criteria": {"per_turn_user_simulator_quality_v1": 1.0}}, case("a", turn()), scenario("s"))
-    assert problem.endswith("wanted a criterion without that need, because these cases are written conversations: a")
+    assert problem.endswith(f"wanted a criterion without that need, because these cases are written conversations: a. {HINT}")
 
 
 def test_rubric_criteria_need_rubrics_for_every_case() -> None:
@@ -103,7 +104,7 @@ def test_clashing_rubrics_of_a_case_are_that_cases_error_and_nobody_elses() -> N
 
 def test_a_criterion_that_needs_a_reference_is_refused_for_scenarios() -> None:
     listed = [scenario(f"s{index}") for index in range(7)]
-    wanted = "a criterion without that need, because these cases are scenarios: s0, s1, s2, s3, s4 and 2 more"
+    wanted = f"a criterion without that need, because these cases are scenarios: s0, s1, s2, s3, s4 and 2 more. {HINT}"
     assert problems({"criteria": {TRAJECTORY: 1.0, RESPONSE: 0.5, "tool_call_count_v1": 3}}, case("a", turn()), *listed) == [
         f"$.criteria.{name}: found a criterion that needs a reference conversation; wanted {wanted}" for name in (TRAJECTORY, RESPONSE)
     ]

@@ -221,10 +221,10 @@ def test_rubrics_that_no_criterion_judges_by_are_found() -> None:
     found = found.model_copy(update={"rubrics": (rubric("untyped"), rubric("used", of=FINAL_RESPONSE))})
     types = "FINAL_RESPONSE_QUALITY, TOOL_USE_QUALITY, TRAJECTORY_QUALITY"
     assert tuple(unused_rubrics(["response_match_score", FINAL_RESPONSE], found)) == (
-        f"c: the rubric 'untyped' of the case is not used: it has no type; wanted one of {types}",
-        "c: the rubric 'late' of turn 1 is not used: no criterion in the config uses rubrics of the type TOOL_USE_QUALITY",
-        "c: the rubric 'near' of turn 1 is not used: no criterion uses rubrics of the type 'tool use quality'. Did you mean 'TOOL_USE_QUALITY'?",
-        "c: the rubric 'odd' of turn 2 is not used: no criterion uses rubrics of the type 'STYLE'",
+        ("'untyped' of c", f"it has no type; wanted one of {types}"),
+        ("'late' of c turn 1", "no criterion in the config uses rubrics of the type TOOL_USE_QUALITY"),
+        ("'near' of c turn 1", "no criterion uses rubrics of the type 'tool use quality'. Did you mean 'TOOL_USE_QUALITY'?"),
+        ("'odd' of c turn 2", "no criterion uses rubrics of the type 'STYLE'"),
     )
     assert tuple(unused_rubrics([], scenario("c"))) == ()
 

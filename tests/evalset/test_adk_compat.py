@@ -108,10 +108,16 @@ def accepted_by_adk(text: str) -> Any:
         return None
 
 
+def filled(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return legacy turns that say all that ADK takes for said."""
+    return [{"reference": "", "expected_tool_use": [], **turn} for turn in turns]
+
+
 @QUICK
 @given(legacy_cases())
 def test_a_legacy_list_of_cases_migrates_as_adk_converts_it(folder: Path, value: Any) -> None:
     theirs = adk_load(json.dumps(value), folder, "old.evalset.json")
+    (folder / "old.evalset.json").write_text(json.dumps([{**case, "data": filled(case["data"])} for case in value]), encoding="utf-8")
     migrate(folder / "old.evalset.json", folder / "new.evalset.json")
     assert demands(manager.load_eval_set_from_file(str(folder / "new.evalset.json"), "s")) == demands(theirs)
 
@@ -120,9 +126,22 @@ def test_a_legacy_list_of_cases_migrates_as_adk_converts_it(folder: Path, value:
 @given(legacy_turns())
 def test_a_legacy_list_of_turns_migrates_as_adk_converts_it(folder: Path, value: Any) -> None:
     theirs = manager.convert_eval_set_to_pydantic_schema("s", [{"name": "the path", "data": value, "initial_session": {}}])
-    (folder / "old.test.json").write_text(json.dumps(value), encoding="utf-8")
+    (folder / "old.test.json").write_text(json.dumps(filled(value)), encoding="utf-8")
     migrate(folder / "old.test.json", folder / "new.test.json")
     assert demands(manager.load_eval_set_from_file(str(folder / "new.test.json"), "s"), ids=False) == demands(theirs, ids=False)
+
+
+@QUICK
+@given(legacy_turns())
+def test_what_a_legacy_turn_does_not_say_is_left_out_where_adk_expects_it_to_be_empty(folder: Path, value: Any) -> None:
+    theirs = manager.convert_eval_set_to_pydantic_schema("s", [{"name": "x", "data": value, "initial_session": {}}])
+    (folder / "old.test.json").write_text(json.dumps(value), encoding="utf-8")
+    (ours,) = load_eval_set(folder / "old.test.json").eval_cases
+    for old, turn, other in zip(value, ours.conversation or (), theirs.eval_cases[0].conversation, strict=True):
+        steps = {"expected_tool_use", "expected_intermediate_agent_responses"} & old.keys()
+        assert (turn.final_response is None, turn.intermediate_data is None) == ("reference" not in old, not steps)
+        assert other.final_response.parts[0].text == old.get("reference", "")
+        assert len(other.intermediate_data.tool_uses) == len(old.get("expected_tool_use", ()))
 
 
 @pytest.mark.needs("google-adk", "2.13")
@@ -191,7 +210,7 @@ def test_each_sample_of_adk_loads_migrates_and_round_trips(file: Path, tmp_path:
     if text.lstrip().startswith("{"):
         assert theirs == adk_load(text, tmp_path)
     else:
-        value = json.loads(text)
+        value = json.loads(text)  # in which each turn says all
         cases = value if "data" in value[0] else [{"name": "x", "data": value}]
         assert demands(theirs, ids=False) == demands(manager.convert_eval_set_to_pydantic_schema("s", cases), ids=False)
 

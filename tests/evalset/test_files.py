@@ -258,7 +258,6 @@ def test_migrating_writes_todays_format_with_the_same_demands(tmp_path: Path) ->
     assert written["eval_cases"][0]["conversation"][0] == {
         "user_content": {"role": "user", "parts": [{"text": "Hi"}]},
         "final_response": {"role": "model", "parts": [{"text": "Hello"}]},
-        "intermediate_data": {"tool_uses": [], "intermediate_responses": []},
     }
     again = load_eval_set(tmp_path / "new.evalset.json")
     assert again == load_eval_set(old)

@@ -8,7 +8,7 @@ from typing import Any
 
 from mlflow_adk_eval.analysis.calibration.calibration import settings_sha256
 from mlflow_adk_eval.config.eval_config import load_config
-from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation, InvocationEvent, InvocationEvents
 from mlflow_adk_eval.gating.policy.load import parse_policy
 from mlflow_adk_eval.gating.policy.model import Policy
 from mlflow_adk_eval.gating.rules.comparable import Baseline
@@ -47,7 +47,7 @@ def report_with(
         case_result(
             eval_id=name,
             run_index=index,
-            actual=tuple(conversations[name]),
+            actual=tuple(map(_seen, conversations[name])),
             expected=tuple(conversations[name]),
             results=tuple(
                 _result(settings, criterion, name, found[name][index], index, votes) for criterion, found in scores.items() if name in found
@@ -62,6 +62,13 @@ def report_with(
         cases=tuple(results),
         num_runs=num_runs,
     )
+
+
+def _seen(turn: Invocation) -> Invocation:
+    """A turn of which everything is known that a score may rest on."""
+    used = InvocationEvent(author="home", usage_metadata={"prompt_token_count": 1}, model_version="m")
+    known = {"intermediate_data": InvocationEvents(invocation_events=(used,)), "duration": 1.0, "inference_call_count": 1}
+    return turn.model_copy(update=known)
 
 
 def _result(config: Any, criterion: str, eval_id: str, score: float | None, run: int, votes: Sequence[Vote]) -> CriterionResult:

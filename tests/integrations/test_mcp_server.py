@@ -332,7 +332,7 @@ def test_promotion_is_by_the_policy_of_whoever_started_the_server(server: Server
     async def body(session: Client) -> None:
         good = (await called(session, "run", **RUN, register="shop")).value
         (server.folder / "shop.py").write_text("def agent(text, session):\n    return 'go away'\n")
-        written(server.folder / "test_config.json", {"criteria": {"response_match_score": 0.0}})  # with which it passes its own thresholds
+        written(server.folder / "test_config.json", {"criteria": {"response_match_score": 0.0, "tool_call_count_v1": 9}})  # which it passes
         bad = (await called(session, "run", **RUN, register="shop")).value
         assert (good["verdict"], bad["verdict"]) == ("passed", "passed")
         refused = await called(session, "promote", model="shop", version=bad["model_version"], run=bad["run_id"])

@@ -208,15 +208,26 @@ class TestRowsWithoutScore:
 
     @pytest.mark.parametrize("place", [0, 1, 2])
     def test_a_bad_cell_costs_its_row_only(self, place: int) -> None:
-        calls: list[Any] = [[], [], []]
-        calls[place] = "switch(hall)"
-        table = frame(answer=["a", "b", "c"], reference=["a", "b", "c"], tool_calls=calls, expected_tool_calls=[[]] * 3)
+        answers: list[Any] = ["a", "b", "c"]
+        answers[place] = 42
+        table = frame(answer=answers, reference=["a", "b", "c"], tool_calls=[[]] * 3, expected_tool_calls=[[]] * 3)
         found = evaluated(table, metrics.from_config(), predictions="answer", targets="reference")
         for criterion in (TRAJECTORY, RESPONSE):
             assert found.scores(criterion) == [None if index == place else 1.0 for index in range(3)]
             assert found.reasons(criterion)[place].startswith(f"NOT_EVALUATED: row {place + 1}: 1 problem")
-            assert "$.tool_calls: found a text that is not JSON" in found.reasons(criterion)[place]
+            assert "$.predictions: found 42" in found.reasons(criterion)[place]
             assert found.aggregates(criterion) == {"mean": 1.0, "pass_rate": pytest.approx(2 / 3), "evaluated": 2.0}
+
+    @pytest.mark.parametrize("place", [0, 1, 2])
+    def test_calls_that_cannot_be_read_cost_what_needs_them(self, place: int) -> None:
+        calls: list[Any] = [[], [], []]
+        calls[place] = "switch(hall)"
+        table = frame(answer=["a", "b", "c"], reference=["a", "b", "c"], tool_calls=calls, expected_tool_calls=[[]] * 3)
+        found = evaluated(table, metrics.from_config(), predictions="answer", targets="reference")
+        assert found.scores(TRAJECTORY) == [None if index == place else 1.0 for index in range(3)]
+        blind = "NOT_EVALUATED: invocation 1 of 1: the tool calls are unknown: "
+        assert found.reasons(TRAJECTORY)[place].startswith(f"{blind}the row has tool calls that cannot be read ($.tool_calls: found")
+        assert found.scores(RESPONSE) == [1.0] * 3
 
     def test_cells_with_nan_hold_nothing(self) -> None:
         nan = float("nan")

@@ -71,7 +71,7 @@ class TestEveryCriterion:
 
     def test_tells_its_settings(self, name: str) -> None:
         signature = inspect.signature(function(name))
-        assert list(signature.parameters) == [*CRITERIA[name].settings.model_fields, *JUDGE_KEYWORDS]
+        assert list(signature.parameters) == [*CRITERIA[name].fields, *JUDGE_KEYWORDS]
         assert {parameter.kind for parameter in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
         assert (signature.parameters["threshold"].default is inspect.Parameter.empty) == (name not in default_config().criteria)
 

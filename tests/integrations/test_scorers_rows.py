@@ -9,7 +9,7 @@ import pytest
 from mlflow.entities import SpanStatus, SpanStatusCode, SpanType
 
 from mlflow_adk_eval import scorers
-from mlflow_adk_eval.errors import ConfigError
+from mlflow_adk_eval.errors import ConfigError, UsageError
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.integrations.genai import QUIET, errors_of, feedback_of, genai_store, traces_of, values_of
 from tests.tracking.small import rooms
@@ -31,7 +31,7 @@ def scored(**row: Any) -> dict[str, Any]:
     return {one.name: one.value if one.error is None else one.error.error_message for one in found}
 
 
-NO_CALLS = "invocation 1 of 1: the tool calls are unknown: the row has no tool_calls"
+NO_CALLS = "invocation 1 of 1: the tool calls are unknown: the row has no outputs.tool_calls"
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +56,8 @@ def test_a_row_written_by_hand(outputs: Any, trajectory: Any, rouge: Any) -> Non
 
 def test_a_row_without_expectations_is_an_error_that_says_what_is_missing() -> None:
     assert scored(inputs=QUERY, outputs={"response": "x", "tool_calls": []}, expectations=None) == {
-        TRAJECTORY: "invocation 1 of 1: the expected tool calls are unknown: the row has no expected_tool_calls",
-        ROUGE: "invocation 1 of 1: the expected response is unknown: the row has no targets",
+        TRAJECTORY: "invocation 1 of 1: the expected tool calls are unknown: the row has no expectations.expected_tool_calls",
+        ROUGE: "invocation 1 of 1: the expected response is unknown: the row has no expectations.expected_response",
     }
 
 
@@ -195,12 +195,11 @@ def test_expectations_given_beside_the_traces_of_a_session_count() -> None:
     assert values_of(mlflow.get_trace(turns[0]), result.run_id) == {TRAJECTORY: 0.5, ROUGE: 1.0}
 
 
-def test_rows_without_a_session_are_not_silently_left_out() -> None:
+def test_rows_without_a_session_are_no_pass() -> None:
+    """MLflow takes a result without any score for a pass."""
     made = scorers.from_config({"criteria": {ROUGE: 0.5}}, session_level=True)
-    with pytest.warns(UserWarning, match="response_match_score has scored no session: no trace had a session id") as warned:
-        result = mlflow.genai.evaluate(data=[{"inputs": QUERY, "outputs": "x", "expectations": EXPECTED}], scorers=made)
-    assert result.metrics == {}
-    assert len([one for one in warned if "scored no session" in str(one.message)]) == 1
+    with pytest.raises(UsageError, match="response_match_score has scored no session: no trace had a session id"):
+        mlflow.genai.evaluate(data=[{"inputs": QUERY, "outputs": "x", "expectations": EXPECTED}], scorers=made)
 
 
 def test_passed_is_true_only_with_the_companions_and_false_when_a_judge_is_down() -> None:

@@ -209,7 +209,11 @@ def test_open_cases_are_not_compared_with_what_nobody_wrote(own: str, tmp_path: 
         "rapid_eval_exact_match",
     )
     config = {"criteria": dict.fromkeys(criteria, 0.5)}
-    report = adk_eval.evaluate(str(tmp_path / "open.evalset.json"), lambda message: "Sure.", config, judge=judge, tracking_uri=own)
+    file = str(tmp_path / "open.evalset.json")
+    with pytest.raises(adk_eval.ConfigError, match="3 of 3 cases lack what is expected, which nobody has written"):  # before it is asked
+        adk_eval.evaluate(file, lambda message: "Sure.", config, judge=judge, tracking_uri=own)
+    said = {case.eval_id: ["Sure."] for case in found.eval_set.eval_cases}
+    report = adk_eval.score(file, said, config, judge=judge)
     assert report.verdict == "undecided"
     wanted = "nobody has written what is expected; write it, and remove the tag 'open' of the case"
     for case in report.cases:

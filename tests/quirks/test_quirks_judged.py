@@ -259,7 +259,7 @@ def test_q46_a_plain_threshold_needs_rubrics_in_the_eval_set_and_those_without_a
     typed = case("a", turn("42"), rubrics=rubrics("kind", of=name) + rubrics("brief"))
     report = score(cases(typed), cases(typed), {"criteria": {name: 0.5}}, ScriptedJudge("yes"))
     assert report.passed
-    assert any("the rubric 'brief' of the case is not used: it has no type" in note for note in report.notes)
+    assert any("1 rubric is not used ('brief' of a): it has no type" in note for note in report.notes)
 
 
 def test_q48_the_judge_reads_what_the_user_said() -> None:

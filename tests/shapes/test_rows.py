@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -10,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mlflow_adk_eval.config.spec import Need
 from mlflow_adk_eval.criteria.transcript import content_material, tool_material
 from mlflow_adk_eval.errors import EvalSetError
 from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation, SessionInput
 from mlflow_adk_eval.judge.material import Material
 from mlflow_adk_eval.shapes.answers import is_missing
 from mlflow_adk_eval.shapes.records import cells_of
-from mlflow_adk_eval.shapes.rows import CALLS, CELL_OF, CELLS, MADE, Row, row_of
+from mlflow_adk_eval.shapes.rows import CELLS, Row, row_of
 from tests.kit import message, turn_json
 
 SWITCH = {"name": "switch", "args": {"room": "hall"}}
@@ -28,9 +30,9 @@ SESSION = {"app_name": "house", "user_id": "me", "state": {"owner": "x"}}
 RESPONSE = "targets"
 
 
-def lacks(row: Row) -> set[str]:
-    """The cells without which something is unknown of a row."""
-    return {CELL_OF[entry.what] for entry in row.conversation.unknown}
+def lacks(row: Row) -> set[Need]:
+    """What is unknown of a row."""
+    return {entry.what for entry in row.conversation.unknown}
 
 
 def calls(turn: Invocation) -> list[tuple[str | None, Any]]:
@@ -93,7 +95,7 @@ class TestTargets:
     def test_may_be_missing(self, turns: Any, expected: int) -> None:
         row = row_of({"predictions": turns})
         assert wanted(row) == [""] * expected
-        assert RESPONSE in lacks(row)
+        assert "expected_response" in lacks(row)
 
     def test_may_be_a_case_with_all_it_holds(self) -> None:
         assert row_of({"predictions": TURN, "targets": CASE}).case == EvalCase.model_validate(CASE)
@@ -140,7 +142,7 @@ class TestToolCalls:
     def test_may_be_none_at_all(self, value: Any) -> None:
         row = row_of({"predictions": "done", "tool_calls": value})
         assert calls(row.conversation.actual[0]) == []
-        assert MADE not in lacks(row)
+        assert "calls" not in lacks(row)
 
     def test_without_arguments_have_none(self) -> None:
         assert calls(row_of({"predictions": "x", "tool_calls": [{"name": "ping"}]}).conversation.actual[0]) == [("ping", {})]
@@ -179,18 +181,18 @@ class TestLacks:
     @pytest.mark.parametrize(
         ("cells", "lacking"),
         [
-            ({"predictions": "a"}, {RESPONSE, CALLS, MADE}),
-            ({"predictions": "a", "targets": "a"}, {CALLS, MADE}),
-            ({"predictions": "a", "tool_calls": []}, {RESPONSE, CALLS}),
-            ({"predictions": "a", "expected_tool_calls": [], "tool_calls": []}, {RESPONSE}),
+            ({"predictions": "a"}, {"expected_response", "expected_calls", "calls"}),
+            ({"predictions": "a", "targets": "a"}, {"expected_calls", "calls"}),
+            ({"predictions": "a", "tool_calls": []}, {"expected_response", "expected_calls"}),
+            ({"predictions": "a", "expected_tool_calls": [], "tool_calls": []}, {"expected_response"}),
             ({"predictions": TURN, "targets": TURN}, set()),
             ({"predictions": [TURN], "targets": [TURN]}, set()),
             ({"predictions": TURN, "targets": CASE}, set()),
             ({"predictions": TURN, "targets": EvalCase.model_validate(CASE)}, set()),
-            ({"predictions": TURN, "targets": "a"}, {CALLS}),
-            ({"predictions": ["a", "b"], "targets": ["a", "b"]}, {CALLS, MADE}),
-            ({"predictions": [TURN, "b"], "targets": ["a", TURN]}, {CALLS, MADE}),
-            ({"predictions": TURN, "targets": float("nan"), "expected_tool_calls": None}, {RESPONSE, CALLS}),
+            ({"predictions": TURN, "targets": "a"}, {"expected_calls"}),
+            ({"predictions": ["a", "b"], "targets": ["a", "b"]}, {"expected_calls", "calls"}),
+            ({"predictions": [TURN, "b"], "targets": ["a", TURN]}, {"expected_calls", "calls"}),
+            ({"predictions": TURN, "targets": float("nan"), "expected_tool_calls": None}, {"expected_response", "expected_calls"}),
         ],
     )
     def test_are_what_nobody_said(self, cells: dict[str, Any], lacking: set[str]) -> None:
@@ -293,17 +295,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("predictions", 42, r"row 5, predictions: .*\n  \$: found 42; wanted a text, an Invocation or a dict of one"),
     ("predictions", {"final_respons": "x"}, r"\$\.final_respons: .*Did you mean 'final_response'"),
     ("predictions", [{"user_content": 3}], r"row 5, predictions: .*\n  \$\.user_content: found 3; wanted an object"),
-    ("predictions", Decimal("NaN"), r"row 5, predictions: .*\n  .*wanted a text, an Invocation"),
+    ("predictions", Decimal("NaN"), r"\$\.predictions: found nothing; wanted the agent's turns"),
     ("targets", 42, r"row 5, targets: .*\n  \$: found 42; wanted a text, an Invocation or a dict of one"),
     ("targets", {"conversation": "hello"}, r"row 5, targets: .*\n  \$\.conversation: found 'hello'; wanted a list"),
-    ("tool_calls", "switch(hall)", r"\$\.tool_calls: found a text that is not JSON .*; wanted the tools it called"),
-    ("tool_calls", '{"name": "x"}', r"\$\.tool_calls: found an object with name; wanted the tools it called"),
-    ("tool_calls", 3, r"\$\.tool_calls: found 3; wanted the tools it called"),
-    ("tool_calls", [SWITCH, "heat"], r"\$\.tool_calls\[1\]: found 'heat'; wanted a tool call: \{\"name\", \"args\"\}"),
-    ("tool_calls", [{"args": {}}], r"\$\.tool_calls\[0\]: found an object with args; wanted a tool call"),
-    ("tool_calls", [{"name": "x", "arg": {}}], r"\$\.tool_calls\[0\]: found unknown keys arg; wanted name, args, response and id"),
-    ("tool_calls", [{"name": "x", "args": [1]}], r"\$\.tool_calls\[0\]\.args: found a list of 1; wanted an object"),
-    ("expected_tool_calls", [{"name": "x", "arguments": "{"}], r"\$\.expected_tool_calls\[0\]\.arguments: found a text that is not JSON"),
     ("rubrics", "be polite", r"\$\.rubrics: found a text that is not JSON .*; wanted rubrics for the judge"),
     ("rubrics", {"rubric_id": "p"}, r"\$\.rubrics: found an object with rubric_id; wanted rubrics for"),
     ("rubrics", [7], r"row 5, rubrics: .*\n  \$\[0\]: found 7; wanted an object"),
@@ -322,6 +316,33 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
+UNREADABLE: list[tuple[str, Any, str]] = [
+    ("tool_calls", "switch(hall)", r"\$\.tool_calls: found a text that is not JSON .*; wanted a list of tool calls"),
+    ("tool_calls", '{"name": "x"}', r"\$\.tool_calls: found an object with name; wanted a list of tool calls"),
+    ("tool_calls", 3, r"\$\.tool_calls: found 3; wanted a list of tool calls"),
+    ("tool_calls", [SWITCH, "heat"], r"\$\.tool_calls\[1\]: found 'heat'; wanted a tool call: \{\"name\", \"args\"\}"),
+    ("tool_calls", [{"args": {}}], r"\$\.tool_calls\[0\]: found an object with args; wanted a tool call"),
+    ("tool_calls", [{"name": "x", "arg": {}}], r"\$\.tool_calls\[0\]: found unknown keys arg; wanted name, args, response and id"),
+    ("tool_calls", [{"name": "x", "args": [1]}], r"\$\.tool_calls\[0\]\.args: found a list of 1; wanted an object"),
+    ("expected_tool_calls", [{"name": "x", "arguments": "{"}], r"\$\.expected_tool_calls\[0\]\.arguments: found a text that is not JSON"),
+    ("tool_calls", [{"name": "x", "arguments": "3"}], r"\$\.tool_calls\[0\]\.arguments: found 3; wanted an object"),
+    ("tool_calls", [{"name": "x", "args": float("nan")}], r"\$\.tool_calls\[0\]\.args: found NaN; wanted an object"),
+    ("tool_calls", [float("nan")], r"\$\.tool_calls\[0\]: found NaN; wanted a tool call"),
+    ("tool_calls", "[" * 100_000, r"\$\.tool_calls: found a text that is"),
+]
+
+
+@pytest.mark.parametrize(("cell", "value", "reason"), UNREADABLE, ids=[f"{cell}-{value!r:.40}" for cell, value, _ in UNREADABLE])
+def test_calls_that_cannot_be_read_are_unknown_and_cost_no_more(cell: str, value: Any, reason: str) -> None:
+    row = row_of({"predictions": "x", "targets": "x", "tool_calls": [], "expected_tool_calls": [], cell: value}, "row 5")
+    need: Need = "calls" if cell == "tool_calls" else "expected_calls"
+    (unknown,) = row.conversation.unknown
+    assert unknown.what == need
+    assert re.match(r"the row has tool calls that cannot be read \(" + reason, unknown.why)
+    assert re.match(reason, row.unreadable)
+    assert (row.conversation.actual[0].final_text, wanted(row)) == ("x", ["x"])
+
+
 @pytest.mark.parametrize(("cell", "value", "message"), BAD, ids=[f"{cell}-{value!r}" for cell, value, _ in BAD])
 def test_a_bad_cell_is_one_clear_error(cell: str, value: Any, message: str) -> None:
     with pytest.raises(EvalSetError, match=message) as caught:
@@ -332,7 +353,7 @@ def test_a_bad_cell_is_one_clear_error(cell: str, value: Any, message: str) -> N
 
 def test_every_cell_can_be_bad_or_takes_anything() -> None:
     """What the user says and the name of a case can be any value, as its text."""
-    assert {cell for cell, _, _ in BAD} | {"inputs", "eval_id"} == set(CELLS)
+    assert {cell for cell, _, _ in BAD + UNREADABLE} | {"inputs", "eval_id"} == set(CELLS)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), np.nan, np.float32("nan"), pd.NA, pd.NaT], ids=repr)
@@ -365,7 +386,7 @@ def test_rows_of_a_parquet_file(tmp_path: Path) -> None:
     assert [calls(turn) for turn in row.conversation.actual] == [[("switch", {"room": "hall"})], []]
     assert [turn.user_text for turn in row.case.conversation or ()] == ["one", "two"]
     assert wanted(row) == ["yes", "no"]
-    assert lacks(row) == {CALLS}
+    assert lacks(row) == {"expected_calls"}
 
 
 def test_what_is_read_is_not_what_the_table_holds() -> None:

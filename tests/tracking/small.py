@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mlflow_adk_eval.config.eval_config import parse_config
+from mlflow_adk_eval.criteria.coverage import coverage_of
 from mlflow_adk_eval.evalset.models import AgentDetails, AppDetails, EvalSet, Invocation
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, Policy
 from mlflow_adk_eval.gating.rules.comparable import ReevaluationRequest
@@ -66,14 +67,16 @@ def answering(cases: EvalSet, **answers: Any) -> Any:
 
 def reevaluation_request(cases: EvalSet, config: dict[str, Any], policy: Policy = DEFAULT_POLICY) -> ReevaluationRequest:
     """What a gate asks for where a champion has no run that could be judged again."""
+    read = parse_config(config, "config")
     candidate = ReadableRun(
         evidence=Evidence(run_id="", status="FINISHED"),
         problems=(),
-        report=Report(eval_set=cases, config=parse_config(config, "config"), cases=CasesInMemory()),
+        report=Report(eval_set=cases, config=read, cases=CasesInMemory()),
         eval_set=cases,
         copies={},
         tags=[()] * len(cases.eval_cases),
         simulated=False,
         vote_sources={},
+        coverage=coverage_of(read, cases.eval_cases),
     )
     return ReevaluationRequest(model_id="m-1", agent_version="models:/helper/1", run_id="", candidate=candidate, policy=policy, reasons=())

@@ -15,7 +15,7 @@ from tests.mlflow_kit import copied
 from tests.tracking.small import eval_set, turn
 
 CASES = eval_set({name: [turn(f"{name} on", f"{name} is 1"), turn(f"{name} again", f"{name} is 2")] for name in ("light", "heat", "fan")})
-CONFIG = {"criteria": {"response_match_score": 0.0}}
+CONFIG = {"criteria": {"response_match_score": 0.0, "tool_call_count_v1": 9}}
 
 
 class House:

@@ -19,7 +19,7 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,8 @@ from typing import Any
 
 import anyio
 
+from mlflow_adk_eval.agents.adk.answers import OpenCalls
+from mlflow_adk_eval.agents.adk.changes import ChangeObserver
 from mlflow_adk_eval.agents.adk.modules import YAML, AgentModule, import_agent
 from mlflow_adk_eval.agents.adk.replay import WITHIN, AdkWorld
 from mlflow_adk_eval.agents.conversation import converse, described, failure
@@ -35,9 +37,10 @@ from mlflow_adk_eval.agents.protocol import NO_LIMITS, Limits, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnRecord, turn_invocation
 from mlflow_adk_eval.errors import AgentError, UsageError, did_you_mean, foreign_code
-from mlflow_adk_eval.evalset.conversation import Conversation, InnerCall
-from mlflow_adk_eval.evalset.events import model_call, plain
+from mlflow_adk_eval.evalset.conversation import CallChange, Conversation, InnerCall
+from mlflow_adk_eval.evalset.events import model_call, model_error, plain
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.runtime import require_extra
 
 _CLOSING_S = 5.0
@@ -135,6 +138,7 @@ class AdkAgent:
             session_id, state = (given.session_id if given else None) or f"adk-eval-session-{uuid.uuid4()}", given.state if given else {}
             created = await sessions.create_session(app_name=app_name, user_id=user_id, session_id=session_id, state=copy.deepcopy(state))
             session = AdkSession(None, created, self.private, _run_config(in_threads=self.limits != NO_LIMITS))
+            session.open_calls = OpenCalls.of(case)
             session.world = AdkWorld(tools.world, lambda: session.record, session.note_inner) if tools and tools.world else None
             recorder, plugin = _CallRecorder(session, tools), BasePlugin(name="mlflow_adk_eval")
             for callback in [name for name in dir(recorder) if name.endswith("_callback")]:
@@ -172,6 +176,44 @@ class AdkAgent:
 
 
 @dataclass(slots=True)
+class ModelRequests:
+    """How many requests models got in one turn: those that ADK counts, and those that only an event tells of."""
+
+    counters: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What ADK counts with, by the id of the invocation; an agent that is a tool has one of its own."""
+    agents: set[str] = field(default_factory=set[str])
+    """The agents whose requests ADK counts."""
+    others: set[str] = field(default_factory=set[str])
+    """The agents that are somebody's own code, which may ask a model itself."""
+
+    def note(self, agent: str, context: Any) -> None:
+        """Note that an agent is about to ask its model, unless a callback answers in the model's place."""
+        self.agents.add(agent)
+        # There is no public way: plugins are not told when a callback answers, nor of a model that streams nothing.
+        self.counters.setdefault(context.invocation_id, getattr(context, "_invocation_cost_manager", None))
+
+    def count(self, events: Sequence[Any]) -> int | None:
+        """Return the number of requests; ``None``: this version of ADK does not say it."""
+        counted = len(self._told(events))
+        for counter in self.counters.values():
+            calls: int | None = getattr(counter, "_number_of_llm_calls", None)
+            if calls is None:
+                return None
+            counted += calls
+        return counted
+
+    def foreign(self, events: Sequence[Any]) -> str:
+        """Return the first agent of somebody's own of whose models nothing is known; empty where there is none."""
+        silent = self.others - {event.author for event in self._told(events)}
+        return min(silent, default="")
+
+    def _told(self, events: Sequence[Any]) -> list[Any]:
+        """Return the events that tell of a request which ADK does not count."""
+        own = [event for event in events if event.author not in self.agents and not getattr(event, "partial", None)]
+        return [event for event in own if event.usage_metadata is not None or event.model_version is not None]
+
+
+@dataclass(slots=True)
 class AdkSession:
     """A session with the runner that serves it."""
 
@@ -186,16 +228,22 @@ class AdkSession:
     record: TurnRecord = field(default_factory=TurnRecord)
     turns: int = 0
     inner_calls: list[InnerCall] = field(default_factory=list[InnerCall])
+    observer: ChangeObserver = field(default_factory=ChangeObserver)
     cut_off: BaseException | None = None
     """What cancelled a tool; ``None`` once something has come after it."""
     world: AdkWorld | None = None
     """What replays or records its calls; ``None``: they are real."""
-    made: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """The ids of the calls so far that the user has not answered, by tool, for answers without id."""
+    open_calls: OpenCalls = field(default_factory=OpenCalls)
+    requests: ModelRequests = field(default_factory=ModelRequests)
+    """What is known of the requests to models in the turn."""
+    unseen: list[Unknown] = field(default_factory=list[Unknown])
+    """What is not known of the turns before this one."""
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the agent a message; a turn that fails is kept with the events it had."""
+        self.unseen = list(self.unknown())
         self.user, self.events, self.record, self.cut_off = user, [], TurnRecord(), None
+        self.requests = ModelRequests()
         self.turns += 1
         error = ""
         try:
@@ -204,7 +252,12 @@ class AdkSession:
                 await self._run(user)
         except Exception as raised:  # noqa: BLE001 - tools and models are the user's own code: anything can go wrong
             error = failure(self.turns, raised, self.private)
-        return Turn(invocation=turn_invocation(self.events, self.user, self.record), error=error)
+        return Turn(invocation=self._invocation(), error=error)
+
+    @property
+    def changes(self) -> Sequence[CallChange]:
+        """What the tool calls so far did to the session; a conversation with a world has that in its recorded calls."""
+        return self.observer.log.changes
 
     def note_inner(self, call: InnerCall) -> None:
         """Note a call that leaves no event."""
@@ -215,24 +268,42 @@ class AdkSession:
     def interrupted(self) -> Invocation:
         """Return what happened in the turn so far."""
         self.record.cut_short()
+        return self._invocation()
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what plugins of ADK do not see of the turns so far."""
+        turn = self.turns - 1
+        unseen = list(self.unseen)
+        hidden = next((call.tool for call in self.inner_calls if call.turn == turn and call.unseen), "")
+        if hidden and not self.world:
+            why = f"the agent {hidden} runs without plugins (include_plugins is false), so nobody sees what its model does"
+            unseen.append(Unknown(what="model_calls", why=why, turn=turn))
+            unseen.append(Unknown(what="model_errors", why=why, turn=turn))
+        foreign = self.requests.foreign(self.events)
+        if foreign:
+            why = f"the agent {foreign} is none of ADK's own kinds, and its events do not say which models it asked"
+            unseen.append(Unknown(what="model_calls", why=why, turn=turn))
+        return unseen
+
+    def _invocation(self) -> Invocation:
+        """Return what happened in the turn so far."""
+        self.record.model_calls = self.requests.count(self.events)
+        if any(entry.what == "model_calls" and entry.turn == self.turns - 1 for entry in self.unknown()):
+            self.record.model_calls = None
         return turn_invocation(self.events, self.user, self.record)
 
     async def _run(self, user: Content) -> None:
         from google.genai import types  # noqa: PLC0415
 
         message = types.Content.model_validate({"role": "user"} | user.model_dump(mode="json", exclude_none=True))
-        for answer in [part.function_response for part in message.parts or () if part.function_response and not part.function_response.id]:
-            made = self.made.get(answer.name or "")
-            if not made:
-                raise AgentError(f"the user answers the tool {answer.name!r}, but the agent has no open call of it")
-            answer.id = made.pop(0)
+        self.open_calls.bind([part.function_response for part in message.parts or () if part.function_response])
         session = {"user_id": self.session.user_id, "session_id": self.session.id}
         run = self.runner.run_async(**session, new_message=message, run_config=self.run_config)
         async with aclosing(run) as stream:
             async for event in stream:
                 self.events.append(event)
-                for call in () if event.partial else event.get_function_calls():
-                    self.made.setdefault(call.name, []).append(call.id)
+                if not event.partial:
+                    self.open_calls.add(event.get_function_calls())
                 self.cut_off = None
         if self.cut_off is not None:  # ADK 2 ends a run in which something was cancelled as if it were done
             raise self.cut_off
@@ -277,6 +348,8 @@ class _CallRecorder:
         self.session.record.invocation_id = self.session.record.invocation_id or invocation_context.invocation_id
 
     async def before_agent_callback(self, *, agent: Any, **_: Any) -> None:
+        if _asks_by_itself(agent):
+            self.session.requests.others.add(agent.name)
         if self.session.world:
             self.session.world.check(agent)
 
@@ -285,9 +358,11 @@ class _CallRecorder:
 
         record = self.session.record
         record.requests.setdefault(callback_context.agent_name, llm_request)
+        context = callback_context._invocation_context  # noqa: SLF001 - ADK has no other way
+        self.session.requests.note(callback_context.agent_name, context)
         record.begin(_key(callback_context), record.model)
         if self.session.world:
-            self.session.world.prepare(callback_context._invocation_context.agent, llm_request)  # noqa: SLF001 - ADK has no other way
+            self.session.world.prepare(context.agent, llm_request)
         # Sent again as ADK's own evaluation does, unless the agent says how: a busy provider is no fault of the agent.
         config = llm_request.config
         options = config.http_options = config.http_options or types.HttpOptions()
@@ -299,17 +374,27 @@ class _CallRecorder:
         if callback_context.invocation_id != record.invocation_id:
             self.session.events.append(model_call(callback_context.agent_name, llm_response))
 
+    async def on_event_callback(self, *, invocation_context: Any, event: Any) -> None:
+        # As it is when the callbacks of the agent, which may answer instead, are done with it.
+        is_inner = invocation_context.invocation_id != self.session.record.invocation_id
+        error = model_error(event.author, event) if is_inner and not event.partial else None
+        if error is not None:
+            self.session.events.append(error)
+
     async def on_model_error_callback(self, *, callback_context: Any, **_: Any) -> None:
         self.session.record.end(_key(callback_context))
 
     async def before_tool_callback(self, *, tool: Any, tool_args: Json, tool_context: Any) -> Json | None:
-        record = self.session.record
+        record, world = self.session.record, self.session.world
         record.begin(tool_context.function_call_id, record.tool)
+        inner = tool_context.invocation_id != record.invocation_id
         unseen = getattr(tool, "include_plugins", True) is False  # of an agent that is a tool: then it runs without this plugin
-        if unseen or tool_context.invocation_id != record.invocation_id:
+        if unseen or inner:
             given = plain(tool_args)
             self.session.note_inner(InnerCall(turn=0, after=0, agent=tool_context.agent_name, tool=tool.name, args=given, unseen=unseen))
-        answered, world = await self.tools.answer(tool.name, tool_args) if self.tools else None, self.session.world
+        if not (world or inner):  # an agent that is a tool has a session of its own, whose changes come with its answer
+            self.session.observer.begin(tool_context)
+        answered = await self.tools.answer(tool.name, tool_args) if self.tools else None
         if answered is None and world:
             return await world.answer(tool, tool_context.agent_name, tool_args, tool_context)
         if world:
@@ -318,18 +403,28 @@ class _CallRecorder:
 
     async def after_tool_callback(self, *, tool: Any, tool_context: Any, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
+        await self.session.observer.end(self.session.turns - 1, tool.name, tool_context)
         if self.session.world:
             self.session.world.ended(tool, tool_context)
 
-    async def on_tool_error_callback(self, *, tool_context: Any, error: BaseException, **_: Any) -> None:
+    async def on_tool_error_callback(self, *, tool: Any, tool_context: Any, error: BaseException, **_: Any) -> None:
         self.session.record.end(tool_context.function_call_id)
         if isinstance(error, asyncio.CancelledError):
             self.session.cut_off = error
+        elif isinstance(error, Exception):
+            await self.session.observer.end(self.session.turns - 1, tool.name, tool_context, error)
 
 
 def _key(callback_context: Any) -> tuple[str, str]:
     """Return what tells a model call from those that go on at the same time."""
     return callback_context.invocation_id, callback_context.agent_name
+
+
+def _asks_by_itself(agent: Any) -> bool:
+    """Whether an agent may ask a model in a way that ADK does not see: code of somebody's own that runs no other agents."""
+    from google.adk.agents import LlmAgent  # noqa: PLC0415 - an extra
+
+    return not isinstance(agent, LlmAgent) and not getattr(agent, "sub_agents", None)
 
 
 def _import_adk() -> None:

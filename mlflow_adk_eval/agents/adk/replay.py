@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+from mlflow_adk_eval.agents.adk.changes import SessionBefore, redo
 from mlflow_adk_eval.agents.adk.requests import request_sha256
-from mlflow_adk_eval.agents.replay import CaseWorld, changed, error_of, raised_of
+from mlflow_adk_eval.agents.replay import CaseWorld, error_of, raised_of
 from mlflow_adk_eval.agents.turns import TurnRecord
 from mlflow_adk_eval.evalset.conversation import STEERING, InnerCall, RecordedCall, RecordedModelCall
 from mlflow_adk_eval.evalset.events import plain
@@ -26,8 +27,6 @@ from mlflow_adk_eval.redact import redacted, secrets_of
 
 _LISTING = frozenset({"McpToolset", "MCPToolset", "ToolboxToolset"})
 """Toolsets that ask a server for their tools."""
-_PRIVATE = frozenset({"requested_auth_configs", "artifact_delta"})
-"""What is not recorded of actions: credentials, and versions of artifacts, which follow from saving them."""
 _OURS = "_mlflow_adk_eval"
 """The attribute that marks copies of tools, and models that were prepared."""
 _HERE: ContextVar[AdkWorld | None] = ContextVar("mlflow_adk_eval_world", default=None)
@@ -122,30 +121,21 @@ class AdkWorld:
         since = record.now()
         found = self.world.find(tool.name, given)
         if found is not None:
-            await _redo(found, context)
+            await redo(found, context)
             record.skip_to(since + found.duration_s)
             for call in found.inner:
                 self.note_inner(call)
             if found.error:
                 raise raised_of(found.error)
             return copy.deepcopy(found.answer)
-        turn, before = self.world.turn, _actions(context)
-        # Newer versions of ADK note this among the actions themselves.
-        held = [(key, value, plain(value)) for key, value in context.state.to_dict().items() if isinstance(value, dict | list)]
+        turn, before = self.world.turn, SessionBefore.of(context)
 
         async def keep(answer: Any = None, error: BaseException | None = None) -> None:
-            done, artifacts = changed(before, _actions(context)), {}
-            for name in changed(before.get("artifact_delta", {}), context.actions.artifact_delta):
-                if (saved := await context.load_artifact(name)) is not None:
-                    artifacts[name] = saved.model_dump(mode="json", exclude_none=True)
-            shown = ((name, value, before.get(name) or {}) for name, value in done.items() if name not in _PRIVATE)
-            actions = {name: changed(old, value) if isinstance(value, dict) else value for name, value, old in shown}
+            change = await before.change(context)
             came: dict[str, Any] = {"error": error_of(error)} if error else {"answer": plain(answer)}
             taken = round(record.now() - since, 6)
-            touched = {key: plain(value) for key, value, was in held if context.state.get(key) is value and plain(value) != was}
-            in_place = {key: value for key, value in touched.items() if key not in actions.get("state_delta", {})}
             where: Json = {"turn": turn, "agent": agent, "tool": tool.name, "args": given, "inner": (*within,), "duration_s": taken}
-            self.world.calls.append(RecordedCall(**where, actions=actions, artifacts=artifacts, state_in_place=in_place, **came))
+            self.world.calls.append(RecordedCall(**where, **dict(change), **came))
 
         token = WITHIN.set(within := list[InnerCall]())
         try:
@@ -158,34 +148,6 @@ class AdkWorld:
             WITHIN.get([]).extend(within)
         await keep(answer)
         return answer
-
-
-def _actions(context: Any) -> Json:
-    dumped: Json = plain(context.actions.model_dump(exclude_none=True))
-    return copy.deepcopy({name: value for name, value in dumped.items() if value or value is False})
-
-
-async def _redo(call: RecordedCall, context: Any) -> None:
-    """Do to the session what a call did."""
-    from google.genai import types  # noqa: PLC0415 - an extra
-
-    for key, value in copy.deepcopy(call.state_in_place).items():
-        held = context.state.get(key)
-        if isinstance(held, dict | list) and type(held) is type(value):
-            held.clear()
-            (held.update if isinstance(held, dict) else held.extend)(value)
-    actions = type(context.actions).model_validate(call.actions)
-    for name in actions.model_fields_set:
-        value = getattr(actions, name)
-        if name == "state_delta":
-            for key, item in value.items():
-                context.state[key] = copy.deepcopy(item)
-        elif isinstance(value, dict):
-            getattr(context.actions, name).update(value)
-        else:
-            setattr(context.actions, name, value)
-    for name, part in call.artifacts.items():
-        await context.save_artifact(name, types.Part.model_validate(part))
 
 
 def _prepare_model(model: Any) -> None:

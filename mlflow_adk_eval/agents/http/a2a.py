@@ -7,7 +7,7 @@ not done is polled until it is, or cancelled when the conversation ends. `a2a_wi
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
@@ -27,11 +27,12 @@ from mlflow_adk_eval.agents.http.http_agent import (
     require_real_tools,
     shown_url,
 )
-from mlflow_adk_eval.agents.protocol import AgentSession, Turn
+from mlflow_adk_eval.agents.protocol import UNTOLD, AgentSession, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Json, canonical_json
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.redact import cut
 
 _CARDS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
@@ -128,9 +129,25 @@ class A2ASession(AgentSession):
     """The task that is under way."""
     seen: set[str] = field(default_factory=set[str])
     """What the latest task has reported so far."""
+    reports_events: bool = False
+    """Whether a turn before this one came as events."""
+    reports_calls: bool = False
+    """Whether a turn before this one said what was called in it."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what the agent's messages do not say."""
+        if self.reports_events or self.log.reports_events:
+            return ()
+        why = "the agent does not report the events of its turns, as ADK's servers do"
+        unknown = [Unknown(what="model_calls", why=why), Unknown(what="model_errors", why=why)]
+        if not (self.reports_calls or self.log.reports_calls):
+            unknown += [Unknown(what=what, why=f"{why}; evaluate it as a function that reports them") for what in UNTOLD]
+        return unknown
 
     async def turn(self, user: Content, /) -> Turn:
         """Send a message, and wait until the agent is done with it."""
+        self.reports_events = self.reports_events or self.log.reports_events
+        self.reports_calls = self.reports_calls or self.log.reports_calls
         self.log = TurnLog(author=self.name, user=user)
         self.turns += 1
         try:

@@ -267,9 +267,19 @@ def _event(artifact: Artifact, author: str) -> TurnEvent:
     """Return an event as ADK reports it."""
     about = artifact.metadata or {}
     content = _content(artifact.parts)
-    said, usage = str(about.get("adk_author") or author), about.get("adk_usage_metadata")
-    usage = usage if isinstance(usage, dict) else None
-    return TurnEvent(author=said, content=content, final=not is_busy(content), usage_metadata=usage)
+    error = about.get("adk_error_code")
+    return TurnEvent(
+        author=str(about.get("adk_author") or author),
+        content=content,
+        final=not is_busy(content),
+        usage_metadata=_object(about.get("adk_usage_metadata")),
+        grounding_metadata=_object(about.get("adk_grounding_metadata")),
+        error_code=error if isinstance(error, str) else None,
+    )
+
+
+def _object(value: Any) -> Json | None:
+    return value if isinstance(value, dict) else None
 
 
 def _final(parts: Iterable[MessagePart] | None, author: str) -> list[TurnEvent]:

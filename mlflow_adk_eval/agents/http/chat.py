@@ -6,7 +6,7 @@ its tokens in Gemini's words.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -17,12 +17,18 @@ from pydantic_core import from_json
 
 from mlflow_adk_eval.agents.conversation import chat_messages
 from mlflow_adk_eval.agents.http.http_agent import HttpAgent, HttpRequest, require_real_tools
-from mlflow_adk_eval.agents.protocol import AgentSession, Turn
+from mlflow_adk_eval.agents.protocol import UNTOLD, AgentSession, Turn
 from mlflow_adk_eval.agents.replay import Tools
 from mlflow_adk_eval.agents.turns import TurnEvent, TurnLog
 from mlflow_adk_eval.errors import AgentError
 from mlflow_adk_eval.evalset.media import media_parts
 from mlflow_adk_eval.evalset.models import Content, EvalCase, FunctionCall, Invocation, Json, Part, value_at
+from mlflow_adk_eval.evalset.observation import Unknown
+
+_NO_CALLS = (
+    "no message of the agent had tool_calls, which servers leave out that call their tools themselves; "
+    "have it return them in its message, or evaluate it as a function that reports them"
+)
 
 
 class _Function(BaseModel):
@@ -67,7 +73,8 @@ def answer_of(completion: Any, author: str) -> tuple[TurnEvent, str] | None:
     parts += media_parts(message.model_dump(include={"content", "audio", "images"}))
     parts += [Part(function_call=_call(call.id, call.function)) for call in message.tool_calls or () if call.function]
     said, usage = Content(role="model", parts=tuple(parts)) if parts else None, _usage(parsed.usage or {})
-    event = TurnEvent(author=author, content=said, final=True, usage_metadata=usage, model_version=parsed.model)
+    cut = "MAX_TOKENS" if choice.finish_reason == "length" and text else None  # as ADK calls it
+    event = TurnEvent(author=author, content=said, final=True, usage_metadata=usage, model_version=parsed.model, error_code=cut)
     if choice.finish_reason == "content_filter":
         return event, "a content filter withheld the answer (finish_reason content_filter)"
     if choice.finish_reason == "length" and not text:
@@ -150,6 +157,16 @@ class ChatSession(AgentSession):
 
     agent: OpenAIChatAgent
     history: list[Invocation] = field(default_factory=list[Invocation])
+    reports_calls: bool = False
+    """Whether a message so far has held tool calls."""
+
+    def unknown(self) -> Sequence[Unknown]:
+        """Return what completions do not say of the agent behind them."""
+        why = "a chat completion does not say what the agent behind it asked of models"
+        unknown = [Unknown(what="model_calls", why=why), Unknown(what="model_errors", why=why)]
+        if not self.reports_calls:
+            unknown += [Unknown(what=what, why=_NO_CALLS) for what in UNTOLD]
+        return unknown
 
     async def turn(self, user: Content, /) -> Turn:
         """Send the conversation, the user's message last."""
@@ -160,6 +177,7 @@ class ChatSession(AgentSession):
         except AgentError as failure:
             return Turn(invocation=None, error=f"turn {number}: {failure}")
         log.add(event)
+        self.reports_calls = self.reports_calls or bool(event.get_function_calls())
         if error:
             return Turn(invocation=log.unfinished(), error=f"turn {number}: {error}")
         invocation = log.finished()

@@ -360,7 +360,8 @@ def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
         case "text" | "reasoning" as kind:
             return Part(text=raw.get("content") or "", thought=True if kind == "reasoning" else None)
         case "tool_call":
-            args = decoded(raw.get("arguments"))
+            given = raw.get("arguments")
+            args = None if given == "" else decoded(given)  # some servers write an empty text for a tool without parameters
             return Part(function_call=FunctionCall(id=raw.get("id"), name=raw.get("name"), args={} if args is None else object_of(args)))
         case "tool_call_response":
             given, identity = decoded(raw.get("response", raw.get("result"))), raw.get("id") or ""

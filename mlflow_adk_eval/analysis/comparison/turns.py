@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mlflow_adk_eval.criteria.alignment import Step, align, differences, same_call
+from mlflow_adk_eval.criteria.alignment import Step, align, call_differences, same_call
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall, Invocation
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored
@@ -100,9 +100,9 @@ def _call_change(step: Step, wanted_before: dict[int, Step], wanted_after: dict[
     kind: CallKind = "moved" if moved else _KINDS[step.kind]
     arguments: list[ArgumentChange] = []
     if kind == "changed":
-        before, after, reference = (call.args or {} if call else {} for call in (step.expected, step.actual, expected))
-        unlike = {place.path: place.expected for place in differences(after, reference)}
-        for place in islice(differences(after, before), _MOST_PLACES):
+        before, after, reference = (call or FunctionCall() for call in (step.expected, step.actual, expected))
+        unlike = {place.path: place.expected for place in call_differences(after, reference)}
+        for place in islice(call_differences(after, before), _MOST_PLACES):
             # Where the reference differs from the second run only further inside, it has nothing to show for the place as a whole.
             inside = any(path.startswith((f"{place.path}.", f"{place.path}[")) for path in unlike)
             wanted = unlike.get(place.path, "" if inside else place.actual) if expected else ""
@@ -203,7 +203,10 @@ def turn_changes(pair: tuple[CaseResult, CaseResult]) -> tuple[TurnChange, ...]:
 def _turn(index: int, before: CaseResult, after: CaseResult) -> TurnChange:
     left, right = (_record(case, index) for case in (before, after))
     wanted = [case.expected[index] for case in (after, before) if case.expected and index < len(case.expected)]
-    answer, cells = next((turn.final_text for turn in wanted if turn.final_text), ""), tuple(_cells(index, before.results, after.results))
+    answer, cells = (
+        next((turn.shown_answer for turn in wanted if turn.shown_answer), ""),
+        tuple(_cells(index, before.results, after.results)),
+    )
     calls = call_changes(left.calls if left else (), right.calls if right else (), _calls(wanted[0]) if wanted else None)
     return TurnChange(index=index, before=left, after=right, expected_response=answer, calls=calls, cells=cells)
 

@@ -20,7 +20,18 @@ from pydantic_core import ErrorDetails
 from mlflow_adk_eval.analysis.calibration.calibration import load_calibration
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT, range_of
 from mlflow_adk_eval.errors import InputError, PolicyError, Problem, UsageError, did_you_mean, json_path, nearest, shown
-from mlflow_adk_eval.evalset.parse import Steps, excess, members, not_yaml, problems_of, read_text, unknown_keys
+from mlflow_adk_eval.evalset.foreign import refuse_other_file
+from mlflow_adk_eval.evalset.parse import (
+    RepeatedKeyError,
+    Steps,
+    excess,
+    from_json,
+    members,
+    not_yaml,
+    problems_of,
+    read_text,
+    unknown_keys,
+)
 from mlflow_adk_eval.gating.policy.model import DEFAULT_POLICY, NO_EFFECT, TAGS, Policy, Rule, contradictions
 from mlflow_adk_eval.redact import message_of
 from mlflow_adk_eval.signing.identities import load_trust
@@ -71,6 +82,7 @@ def load_policy(source: str | Path | Mapping[str, Any] | Policy | None = None) -
         if len(text) > _LARGEST:  # to be written by people
             raise PolicyError(name, [Problem("$", f"{len(text):,} bytes", f"a policy of at most {_LARGEST:,} bytes")])
         value = decode_json(text, name) if path.suffix == ".json" else decode_yaml(text, name)
+        refuse_other_file(value, name)
         policy = parse_policy(value, name, beside=path.parent)
     if misspelt := list(unmeasured(policy)):
         raise PolicyError(name, misspelt)
@@ -113,7 +125,18 @@ def decode_json(text: bytes, source: str) -> Any:
         raise PolicyError(source, [Problem("$", "lists and objects nested too deeply", "a policy")]) from None
     except ValueError as error:
         found = f"text that is not JSON ({error})" if text.strip() else "an empty text"
-        raise PolicyError(source, [Problem("$", found, "JSON")]) from None
+        raise PolicyError(source, [Problem(_place_of_repeat(text), found, "JSON")]) from None
+
+
+def _place_of_repeat(text: bytes) -> str:
+    """Return the JSON path of the first key that stands twice; ``$`` where there is none."""
+    try:
+        from_json(text)
+    except RepeatedKeyError as repeats:
+        return repeats.problems()[0].path
+    except ValueError:  # it is no JSON at all
+        pass
+    return "$"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

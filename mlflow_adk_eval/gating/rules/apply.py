@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from mlflow_adk_eval.gating.policy.model import CORRECTED, NO_EFFECT, Policy, Rule
-from mlflow_adk_eval.gating.rules.checks import PIN_THE_CONFIG, RuleTarget, different, format_exact, unmissable
+from mlflow_adk_eval.gating.rules.checks import RuleTarget, different, format_exact
 from mlflow_adk_eval.gating.rules.comparable import ResolvedBaseline
 from mlflow_adk_eval.gating.rules.judges import JudgeTrust, rule_problems
 from mlflow_adk_eval.gating.rules.limits import Drop, carried_by_one, check_corrected, check_drops, check_limit, drop_of, limits_of
-from mlflow_adk_eval.gating.rules.measures import Measured, measure, passes_counted
+from mlflow_adk_eval.gating.rules.measures import Measured, information_only, measure
 from mlflow_adk_eval.gating.rules.sequential import Progress, look_at_drops, look_at_limit, progress_of
 from mlflow_adk_eval.gating.rules.subset import select
 from mlflow_adk_eval.results.decision import Check
@@ -142,10 +142,9 @@ class AppliedRules:
         # That the run itself has too few is told once.
         if cases < wanted and (target.slice or rule.min_cases is not None or different(self.report, copies) >= policy.min_cases):
             return f"it has {counted(cases, 'case')}{' with different contents' if copies else ''} but needs at least {wanted}"
-        # Passes that nothing could have prevented show nothing, unless the policy pins the config.
-        passes = passes_counted(target.measure, report) or ([target.measure] if rule.use in CORRECTED else [])
-        if passes and not policy.config and (free := unmissable(report, passes)):
-            return f"{free[0]}, so passing shows nothing; {PIN_THE_CONFIG}"
+        config = report.config
+        if rule.use in CORRECTED and target.measure in config.by_criterion and target.measure not in config.deciding_thresholds():
+            return information_only(target.measure, config)
         return "; ".join(rule_problems(rule.judge, target.measure, self.trust))
 
     def _wanted(self, target: RuleTarget) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -24,12 +24,10 @@ from mlflow_adk_eval.gating.rules.measures import Measured
 from mlflow_adk_eval.results import outcomes
 from mlflow_adk_eval.results.decision import Check
 from mlflow_adk_eval.results.outcomes import mean
-from mlflow_adk_eval.results.report import CasesInMemory, CriterionSummary, Report
-from mlflow_adk_eval.runs.examined import LARGEST_SCORE
+from mlflow_adk_eval.results.report import CriterionSummary, Report
 from mlflow_adk_eval.text import Few, beginning, counted, few
 from mlflow_adk_eval.text import format_number as with_four_digits
 
-PIN_THE_CONFIG = "pin the config in the policy if this is intended"
 _MAX_EXAMPLES = 3
 _MAX_KEPT = 100
 _MAX_REASON = 200
@@ -111,7 +109,7 @@ def check_thresholds(report: Report) -> Iterator[Check]:
 
     Cases are counted without having them all in memory: of those that missed a threshold, only the worst are kept.
     """
-    thresholds = report.config.thresholds()
+    thresholds = report.config.deciding_thresholds()
     for summary in _deciding(report):
         name, threshold = summary.criterion, thresholds[summary.criterion]
         sign = 1 if summary.greater_is_better else -1
@@ -174,7 +172,7 @@ def unevaluated(report: Report) -> list[str]:
     untouched = (case for case in report.cases if not any(planned.decides for planned in case.planned))
     problems = [
         *few(f"{cases}: the agent did not finish: {error}" for error, cases in unfinished.items()),
-        *few(f"{report.label(case)}: no criterion applies" for case in untouched),
+        *few(f"{report.label(case)}: {_undecidable(report, case)}" for case in untouched),
     ]
     for summary in _deciding(report):
         planned = summary.evaluated + summary.errored + summary.skipped
@@ -192,11 +190,35 @@ def unevaluated(report: Report) -> list[str]:
     return problems
 
 
-def evaluated(report: Report, waived: int = 0) -> str:
-    """Return what was evaluated; `waived`: how many waivers left something out."""
+def _undecidable(report: Report, case: outcomes.CaseResult) -> str:
+    """Return why no criterion decides a case."""
+    criteria = report.config.criteria_of(case.eval_id)
+    free = [name for name in (planned.criterion for planned in case.planned) if name in criteria]
+    if not free:
+        return "no criterion applies"
+    reached = [f"the threshold {format_exact(criteria[name].threshold)} of {name}" for name in free]
+    return f"no criterion decides it: every possible score reaches {', '.join(reached)}"
+
+
+def evaluated(report: Report, waived: int = 0, gap: str = "", part: str = "") -> str:
+    """Return what was evaluated.
+
+    Args:
+        report: the results.
+        waived: how many waivers left something out.
+        gap: what the criteria do not cover, as a clause; empty where they cover everything.
+        part: which part of the eval set it covers; empty: all of it.
+    """
     count = len(_deciding(report))
     criteria = "1 criterion" if count == 1 else f"{count} criteria"
-    left_out = f"except for {'1 waiver' if waived == 1 else f'{waived} waivers'}" if waived else "nothing left out"
+    limits: list[str] = []
+    if part:
+        limits.append(f"only {part}")
+    if waived:
+        limits.append("except for 1 waiver" if waived == 1 else f"except for {waived} waivers")
+    if gap:
+        limits.append(gap)
+    left_out = ", ".join(limits) or "nothing left out"
     scope = f"; the run has {report.until_decided}" if report.until_decided else ""
     return f"{_case_runs(report, len(report.cases))} of eval set {report.eval_set.eval_set_id!r} evaluated on {criteria}, {left_out}{scope}"
 
@@ -211,42 +233,6 @@ def _first_line(text: str) -> str:
     return beginning(line, _MAX_REASON)
 
 
-def unmissable(report: Report, criteria: Iterable[str] | None = None) -> list[str]:
-    """Return the thresholds that the worst possible score reaches, as sentences: what passes by them alone has shown nothing.
-
-    Args:
-        report: the results.
-        criteria: which to look at; ``None``: all that decide.
-    """
-    wanted = None if criteria is None else set(criteria)
-    plans = (one for case in report.cases for one in case.planned if wanted is None or one.criterion in wanted)
-    planned = {(one.criterion, one.threshold): one for one in plans}
-    found = [key for key, one in planned.items() if _unmissable(report, one)]
-    return [f"every possible score reaches the threshold {format_exact(threshold or 0.0)} of {name}" for name, threshold in found]
-
-
-def _unmissable(report: Report, result: outcomes.PlannedCriterion | outcomes.CriterionResult) -> bool:
-    if result.threshold is None:
-        return False
-    low, high = report.config.bounds(result.criterion)
-    worst = max(low, -LARGEST_SCORE) if result.greater_is_better else min(high, LARGEST_SCORE)
-    return outcomes.reaches(worst, result.threshold, greater_is_better=result.greater_is_better)
-
-
-def without_demand(report: Report) -> list[str]:
-    """Return the cases that no score could fail, since the worst reaches each of their thresholds."""
-    known: dict[tuple[tuple[str, float | None, bool], ...], bool] = {}
-    kept = Few()
-    for case in report.cases:
-        plan = tuple((one.criterion, one.threshold, one.greater_is_better) for one in case.planned)
-        if plan not in known:
-            deciding = [one for one in case.planned if one.decides]
-            known[plan] = bool(deciding) and all(_unmissable(report, one) for one in deciding)
-        if known[plan]:
-            kept.add([f"{report.label(case)}: every possible score reaches its thresholds, so passing shows nothing"])
-    return kept.named
-
-
 def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterator[Check]:
     """Yield whether each run of the cases that must pass has done so."""
     runs: dict[str, list[outcomes.CaseResult]] = {eval_id: [] for eval_id in policy.must_pass}
@@ -258,9 +244,6 @@ def check_must_pass(policy: Policy, report: Report, eval_set: EvalSet) -> Iterat
         if eval_id not in known:
             hint = did_you_mean(eval_id, eval_set.eval_ids) if eval_id in hinted else ""
             verdict, finding = "undecided", f"eval set {eval_set.eval_set_id!r} has no such case" + (f". {hint}" if hint else "")
-        free = [] if policy.config or verdict != "passed" else unmissable(replace(report, cases=CasesInMemory(found)))
-        if free:
-            verdict, finding = "undecided", f"it passed, but {free[0]}; {PIN_THE_CONFIG}"
         yield Check(measure="must_pass", demand=eval_id, verdict=verdict, reason=f"must_pass {eval_id}: {finding}", cases=int(bool(found)))
 
 

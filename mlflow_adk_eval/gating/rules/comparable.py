@@ -237,7 +237,7 @@ def _with_thresholds(config: EvalConfig, report: Report) -> Report:
 
     def held(case: CaseResult) -> CaseResult:
         criteria = config.criteria_of(case.eval_id)
-        thresholds = {name: settings.threshold for name, settings in criteria.items()}
+        thresholds = {name: config.threshold_of(name, settings) for name, settings in criteria.items()}
         if all(planned.threshold == thresholds.get(planned.criterion) for planned in case.planned):
             return case
         results = tuple(replace(result, threshold=thresholds.get(result.criterion)) for result in case.results)

@@ -30,8 +30,6 @@ from mlflow_adk_eval.gating.rules.checks import (
     check_thresholds,
     evaluated,
     unevaluated,
-    unmissable,
-    without_demand,
 )
 from mlflow_adk_eval.gating.rules.comparable import Baseline, resolve_baseline
 from mlflow_adk_eval.gating.rules.judges import SKEW, JudgeTrust, judge_notes, judge_problems, judges_met, model_problems
@@ -41,7 +39,7 @@ from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
-from mlflow_adk_eval.runs.manifest import FAILED_OF
+from mlflow_adk_eval.runs.manifest import part_of
 from mlflow_adk_eval.runs.replays import replays_of
 from mlflow_adk_eval.text import counted, few
 
@@ -106,7 +104,6 @@ def decide(
         *exhausted,
     ]
     missing = [*unevaluated(report), *([] if any(check.cases for check in checks) else ["nothing in the policy applies to any case"])]
-    missing += without_demand(report) if policy.thresholds and not policy.config else []
     missing += [f"not compared with {compared.name}: {problem}" for problem in compared.problems]
     more = {*rules.open, *(check for check in (*thresholds, *enough) if check.verdict == "undecided" and left)}
     verdicts = {check.verdict for check in checks}
@@ -116,7 +113,11 @@ def decide(
     elif problems or missing or "undecided" in verdicts:
         verdict = "undecided"
     if verdict == "passed":
-        reasons = [evaluated(report, len(waived.waived)), *_pins_met(policy, trust), *_reasons(checks, "passed")]
+        reasons = [
+            evaluated(report, len(waived.waived), run.coverage.gap, part_of(run.evidence.params)),
+            *_pins_met(policy, trust),
+            *_reasons(checks, "passed"),
+        ]
     else:
         # What these checks lack is among `missing` already, in more words.
         repeated = {*rules.uncompared, *(check for check in thresholds if check.verdict == "undecided" and not left)}
@@ -130,7 +131,7 @@ def decide(
         checks=tuple(checks),
         open=() if missing or "failed" in verdicts else tuple(dict.fromkeys(check.title for check in checks if check in more)),
         waived=waived.waived,
-        notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *_doubts(policy, run, report)),
+        notes=(*waived.notes, *compared.notes, *rules.notes, *of_attempt, *judge_notes(trust), *run.coverage.notes, *_doubts(policy, run)),
         baseline_run_id=compared.run_id,
         baseline_sha256=compared.sha256,
     )
@@ -149,8 +150,8 @@ def _reasons(checks: Sequence[Check], verdict: Verdict) -> list[str]:
 
 def _pin_problems(policy: Policy, run: ReadableRun, now: datetime) -> Iterator[str]:
     """Yield how a run is not the kind of run that the policy decides on: another eval set, other judges, too old."""
-    if (whole := run.evidence.params.get(FAILED_OF)) and not (policy.eval_set and policy.eval_set.digest):
-        yield f"the run covers only the cases that did not pass in run {whole}, so it is not evidence for the whole eval set"
+    if (part := part_of(run.evidence.params)) and not (policy.eval_set and policy.eval_set.digest):
+        yield f"the run covers only {part}, so it is not evidence for the whole eval set"
     tagged = zip(run.eval_set.eval_ids, run.tags, strict=True)
     if generated := [eval_id for eval_id, tags in tagged if GENERATED in tags]:
         named = ", ".join(few(generated, limit=4))
@@ -218,7 +219,7 @@ def _config_problems(pin: ConfigPin, run: ReadableRun) -> Iterator[str]:
         yield from (f"{where} by {name}, but the policy does not pin that criterion" for name in found if name not in pin.criteria)
 
 
-def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
+def _doubts(policy: Policy, run: ReadableRun) -> Iterator[str]:
     """Yield what a decision rests on that the policy leaves open, and that whoever evaluates could choose."""
     if (pin := policy.eval_set) and pin.digest is None:
         digest = run.evidence.params.get("adk_eval.eval_set_digest", "")
@@ -234,7 +235,6 @@ def _doubts(policy: Policy, run: ReadableRun, report: Report) -> Iterator[str]:
         yield f"{found.tools} and {found.models} were answered from a recording; no `replay` in the policy says whether that may be"
     if policy.config:
         return
-    yield from unmissable(report)
     if run.report.world and (replay := run.report.config.replay) and replay.ignore:
         yield f"the run's config ignores {', '.join(few(replay.ignore, limit=4))} when it looks for the recorded call"
     if own := [eval_id for eval_id in run.eval_set.eval_ids if eval_id in run.report.config.case_criteria]:

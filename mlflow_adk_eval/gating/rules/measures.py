@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.config.spec import CRITERIA, MEASURES, MEASURES_OF_A_CRITERION, PASS_HAT
 from mlflow_adk_eval.errors import did_you_mean
 from mlflow_adk_eval.gating.policy.model import AGENT, COST, Price
@@ -181,6 +182,8 @@ def measure(name: str, report: Report, prices: Mapping[str, Price] | None = None
         deciding = ((case, result) for case, result in report.cases.of(criterion) if result.decides)
         passes = ((case, reason_of(result.overall) if result.passed is None else float(result.passed)) for case, result in deciding)
         values, missing = _by_case(passes, report)
+        if not values and not missing and criterion in report.config.by_criterion:
+            return information_only(criterion, report.config)
         if not values and not missing:
             return f"{criterion} has no threshold in the run's config, so its scores neither pass nor fail"
         return Measured(values=values, missing=missing, greater_is_better=True, bounds=SHARE)
@@ -227,13 +230,10 @@ def criteria_behind(name: str, report: Report) -> list[str]:
     return [found for found, summary in report.summaries().items() if summary.threshold is not None]
 
 
-def passes_counted(name: str, report: Report) -> list[str]:
-    """Return the criteria whose thresholds a measure counts the passes of; none where it is about scores."""
-    criterion, _, suffix = name.rpartition("/")
-    if criterion in report.criteria and suffix == "pass_rate":
-        return [criterion]
-    counted = name not in report.criteria and (name in ("case_pass_rate", "flaky_rate") or PASS_HAT.fullmatch(name))
-    return criteria_behind(name, report) if counted else []
+def information_only(criterion: str, config: EvalConfig) -> str:
+    """Return that a criterion of a config neither passes nor fails."""
+    thresholds = config.thresholds()[criterion]
+    return f"every possible score reaches the threshold {thresholds} of {criterion} in the run's config, so it is information only"
 
 
 def _by_case(found: Iterable[tuple[CaseResult, Value]], report: Report) -> tuple[CaseScores, tuple[str, ...]]:

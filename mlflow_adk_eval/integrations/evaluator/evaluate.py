@@ -149,9 +149,12 @@ class ModelAgent:
         try:
             with foreign_code("the model"):
                 output = await anyio.to_thread.run_sync(self._output, case)
-            return row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}").conversation
+            row = row_of(cells_of(None, output) | {"targets": case}, f"output for case {case.eval_id!r}")
         except Exception as error:  # noqa: BLE001 - a model may be anybody's code, and must not cost the other cases
             return Conversation(actual=(), error=described(error))
+        if row.unreadable:  # without its calls, the turn would be one in which no tool was called
+            return Conversation(actual=(), error=f"the model's tool calls cannot be read ({row.unreadable})")
+        return row.conversation
 
     def _output(self, case: EvalCase) -> Any:
         """Return the only row of what the model returns."""
@@ -197,15 +200,18 @@ def compared(name: str, table: Iterable[Mapping[str, Any]], config: EvalConfig) 
 
 
 def _unsaid(row: Row, config: EvalConfig) -> Iterator[Problem]:
-    """Yield the cells that criteria need and a row does not have: what nobody said is no evidence."""
-    lacking = {entry.what: CELL_OF[entry.what] for entry in row.conversation.unknown if entry.what in CELL_OF}
+    """Yield what criteria need and a row does not say: what nobody said is no evidence, nor are calls that cannot be read."""
+    if row.unreadable:
+        yield Problem(f"case {row.case.eval_id!r}", f"tool calls that cannot be read ({row.unreadable})", "tool calls with name and args")
+        return
+    lacking = {entry.what: entry.why for entry in row.conversation.unknown if entry.what in CELL_OF}
     for criterion, settings in config.criteria_of(row.case.eval_id).items():
         if criterion not in CRITERIA:
             continue  # a metric of the user's own says nothing of what it needs
         for need in CRITERIA[criterion].needs_by(settings):
             if need in lacking:
-                cell = lacking[need]
-                yield Problem(f"case {row.case.eval_id!r}", f"no {cell}", f"what {criterion} needs: {CELLS[cell]}")
+                found = lacking[need].removeprefix("the row has ")
+                yield Problem(f"case {row.case.eval_id!r}", found, f"what {criterion} needs: {CELLS[CELL_OF[need]]}")
 
 
 def table_of(dataset: Any, col_mapping: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_cal
 from mlflow_adk_eval.criteria.transcript import Step, StepKind, final_material, steps, user_material
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.media import Media
+from mlflow_adk_eval.evalset.model_errors import told_errors
 from mlflow_adk_eval.evalset.models import ConversationScenario, FunctionCall, Invocation
 from mlflow_adk_eval.report.findings import causes_of, why_of
 from mlflow_adk_eval.report.html.page import Texts, environment, json_text, marked, on_one_line, policy, source, within
@@ -96,6 +97,8 @@ class TurnView:
     """What the tool environment did to calls of which it is not known which they were."""
     events: tuple[tuple[str, str], ...] = ()
     """Everything that happened, in order: who or what, and the text. Empty where only a summary is shown."""
+    errors: tuple[str, ...] = ()
+    """The errors of models, with what came of each."""
 
 
 def turn_view(
@@ -159,6 +162,7 @@ def turn_view(
         information=" · ".join(f"{texts.line(name)} {cell.score:.4g}" for name, cell in informative if isinstance(cell, Scored)),
         injections=tuple(texts.words(f"{injection.tool}: {injection}") for injection in elsewhere),
         events=tuple(islice(_events(turn.actual, texts), MOST_EVENTS)) if whole and turn.actual else (),
+        errors=tuple(map(texts.words, turn.errors)),
     )
 
 
@@ -180,7 +184,7 @@ def _events(turn: Invocation, texts: Texts) -> Iterator[tuple[str, str]]:
             f"{texts.line(step.author) or 'Agent'} {_DEEDS[step.kind]} {texts.line(step.name)}{number}".rstrip(),
             texts.words(_shown(step)),
         )
-    yield from (("Error", texts.words(error)) for error in turn.errors)
+    yield from (("Error", texts.words(error)) for error in told_errors(turn))
     yield "Final answer", texts.words(final_material(turn).text)
 
 

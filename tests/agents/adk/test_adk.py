@@ -278,12 +278,15 @@ def test_a_turn_without_events_is_an_invocation_without_an_answer(agent: BaseAge
     assert all(isinstance(turn.intermediate_data, InvocationEvents) and not turn.events for turn in played.actual)
 
 
-def test_a_blocked_answer_is_an_invocation_that_says_why_and_the_conversation_goes_on() -> None:
+def test_a_blocked_answer_is_an_invocation_that_says_why_and_ends_the_conversation() -> None:
     blocked = LlmResponse(error_code="SAFETY", error_message="blocked by a rule")
-    first, second = play(llm(lambda request: blocked if user_text(request) == "bad" else echo(request)), case_of("bad", "hi")).actual
-    assert first.final_response is None
-    assert first.errors == ["SAFETY: blocked by a rule"]
-    assert (second.final_text, second.errors) == ("echo hi", [])
+    agent = llm(lambda request: blocked if user_text(request) == "bad" else echo(request))
+    played = play(agent, case_of("hi", "bad", "still there?"))
+    first, second = played.actual
+    assert (first.final_text, first.errors) == ("echo hi", [])
+    assert second.final_response is None
+    assert second.errors == ["SAFETY: blocked by a rule"]
+    assert (played.error, played.unfinished) == ("turn 2: SAFETY: blocked by a rule", True)
 
 
 def explode(key: str) -> dict[str, Any]:

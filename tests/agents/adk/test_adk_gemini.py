@@ -54,11 +54,12 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("why", NOTHING)
-def test_a_model_that_says_nothing_is_an_invocation_that_says_why(gemini: Scripts, why: str) -> None:
+def test_a_model_that_says_nothing_is_an_invocation_that_says_why_and_ends_the_conversation(gemini: Scripts, why: str) -> None:
     reply, errors, tokens = NOTHING[why]
     played = play(troubled(gemini, reply), case_of("hi", "trouble", "still there?"))
-    assert played.error == ""
-    assert finals(played) == ["echo hi", "", "echo still there?"], "the conversation goes on"
+    assert played.error.startswith(f"turn 2: {errors[0]}")
+    assert played.unfinished
+    assert finals(played) == ["echo hi", ""], "the conversation ends, as with an error that is raised"
     blocked = played.actual[1]
     assert blocked.final_response is None
     assert [found.partition(":")[0] for found in blocked.errors] == errors
@@ -159,22 +160,23 @@ def test_the_rest_of_a_run_is_unharmed(gemini: Scripts) -> None:
     eval_set = cases(*(found for pair in zip(fine, listed[:3], strict=True) for found in pair), *listed[3:], case("last", turn("echo hi")))
     report = run(eval_set, load_adk_agent(agent, limits=Limits(turn_s=3.0)), config(RESPONSE), Options(concurrency=2))
     found = {result.eval_id: result for result in report.cases}
+    silent = found.pop("silence")
     assert {eval_id: result.verdict for eval_id, result in found.items()} == {
         "fine 0": "passed",
-        "block": "failed",
+        "block": "undecided",
         "fine 1": "passed",
         "fail": "undecided",
         "fine 2": "passed",
         "hang": "undecided",
         "raise": "undecided",
-        "silence": "failed",
         "last": "passed",
     }
-    assert {eval_id: len(result.actual) for eval_id, result in found.items() if result.error} == {"fail": 2, "hang": 2, "raise": 2}
-    assert [found[name].error.partition(":")[0] for name in ("fail", "raise")] == ["turn 2"] * 2
+    ended = {eval_id: len(result.actual) for eval_id, result in found.items() if result.error}
+    assert ended == {"block": 2, "fail": 2, "hang": 2, "raise": 2}
+    assert [found[name].error.partition(":")[0] for name in ("block", "fail", "raise")] == ["turn 2"] * 3
     assert found["block"].actual[1].errors[0].startswith("SAFETY")
-    for name in ("block", "silence"):
-        assert [cell.score for cell in found[name].results[0].per_invocation if isinstance(cell, Scored)] == [1.0, 0.0, 1.0]
+    assert silent.verdict in ("failed", "undecided"), "an empty answer is an error of the model in google-adk 2.13, and 0 before"
+    assert not any(cell.score for cell in silent.results[0].per_invocation[1:2] if isinstance(cell, Scored))
     kinds = [type(cell) for cell in found["raise"].results[0].per_invocation]
     assert kinds == [Scored, Errored, Errored], "what was said before is judged"
     assert calls(found["raise"].actual[1]) == [("broken", {})]

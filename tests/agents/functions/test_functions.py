@@ -14,7 +14,8 @@ from mlflow_adk_eval.agents.conversation import described
 from mlflow_adk_eval.agents.functions import CallableAgent, Session
 from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.evalset.conversation import Conversation
-from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Part, SessionInput
+from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, IntermediateData, Invocation, Part, SessionInput
+from mlflow_adk_eval.evalset.observation import unseen
 
 
 def said(text: str) -> Content:
@@ -243,3 +244,72 @@ def test_errors_without_words_are_named_by_their_type() -> None:
 def test_a_group_of_one_error_is_that_error() -> None:
     assert described(ExceptionGroup("unhandled errors in a TaskGroup", [ValueError("no such room")])) == "ValueError: no such room"
     assert described(ExceptionGroup("two", [ValueError("a"), ValueError("b")])) == "ExceptionGroup: two (2 sub-exceptions)"
+
+
+def lamp(on: bool) -> bool:
+    return on
+
+
+def with_tool(text: str, session: Session) -> str:
+    session.tool(lamp)
+    return text
+
+
+def in_first_turn(text: str, session: Session) -> Any:
+    return text if session.history else {"final_response": text, "intermediate_data": {"tool_uses": []}}
+
+
+EVENT = {"author": "fn", "content": {"parts": [{"text": "hi"}]}}
+TELLING: dict[str, tuple[Callable[..., Any], bool]] = {
+    "a text": (lambda text, session: text, False),
+    "nothing": (lambda text, session: None, False),
+    "texts, bit by bit": (lambda text, session: iter(["a", "b"]), False),
+    "a turn without steps": (lambda text, session: {"final_response": text}, False),
+    "the steps of one turn": (in_first_turn, True),
+    "a turn of ours": (lambda text, session: Invocation(user_content=said(text), intermediate_data=IntermediateData()), True),
+    "an event": (lambda text, session: iter([EVENT]), True),
+    "a tool that it did not call": (with_tool, True),
+}
+
+
+@pytest.mark.parametrize("what", TELLING)
+def test_what_a_function_called_is_unknown_unless_it_says_so(what: str) -> None:
+    function, tells = TELLING[what]
+    played = play(function, case_of("hi", "again"))
+    for turn in range(2):
+        why = unseen(played, turn, ["calls", "call_results", "inner_calls", "documents"])
+        assert bool(why) is not tells
+        assert tells or "wrap its tools with session.tool" in why
+    assert unseen(played, 0, ["timing"]) == unseen(played, 0, ["state"]) == ""
+    assert unseen(played, 0, ["usage"])
+    assert unseen(played, 0, ["model_calls"])
+
+
+def test_an_error_in_an_event_that_a_function_passes_on_is_one_of_the_turn() -> None:
+    """As of `adk api_server`, whose events are JSON."""
+    failed = {"author": "checker", "errorCode": "SAFETY", "errorMessage": "blocked"}
+    played = play(lambda text, session: iter([EVENT, failed]), case_of("hi", "again"))
+    assert (played.error, len(played.actual)) == ("turn 1: SAFETY: blocked", 1)
+
+
+def test_a_function_passes_on_what_a_workflow_gives_out() -> None:
+    given = {"author": "flow", "output": {"total": 48}, "nodeInfo": {"path": "flow@1/f@1", "outputFor": ["flow@1/f@1", "flow@1"]}}
+    inner = {"author": "flow", "output": "no", "nodeInfo": {"path": "flow@1/g@1", "outputFor": ["flow@1/g@1"]}}
+    (turn,) = play(lambda text, session: iter([EVENT, given, inner]), case_of("hi")).actual
+    assert turn.final_text == '{"total": 48}'
+
+
+def test_media_and_spoken_words_are_answers() -> None:
+    image = {"inline_data": {"mime_type": "image/png", "data": "AA=="}}
+    answers = iter([[image], [{"audio_transcription": {"text": "Hello!"}}], [{"text": "hm", "thought": True}], [{"text": "last"}]])
+    messages: list[Any] = []
+
+    def agent(text: str, session: Session) -> Any:
+        messages[:] = session.messages
+        return {"final_response": {"parts": next(answers)}}
+
+    played = play(agent, case_of("1", "2", "3", "4"))
+    assert [turn.final_text for turn in played.actual] == ["", "Hello!", "", "last"]
+    assert [turn.shown_answer for turn in played.actual] == ["[image/png]", "Hello!", "", "last"]
+    assert [turn.answered for turn in played.actual] == [True, True, False, True]
+    assert [message["content"] for message in messages] == ["1", "[image/png]", "2", "Hello!", "3", "4"]

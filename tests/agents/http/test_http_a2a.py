@@ -16,6 +16,7 @@ from mlflow_adk_eval.agents.protocol import Limits
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Content, EvalCase, IntermediateData, Invocation, Part
+from mlflow_adk_eval.evalset.observation import unseen
 from mlflow_adk_eval.results.outcomes import Scored, Skipped
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import CARD, OLDER_CARD, A2AServer, calls, echo_a2a, had, said_in
@@ -554,3 +555,13 @@ def test_no_json_at_all_makes_the_reader_fail(said: Any) -> None:
         assert sum(event.final for event in events) <= 1
         assert isinstance(error_of(found), str)
     assert card_of(said) is None
+
+
+@both
+def test_what_an_agent_that_sends_only_texts_called_is_unknown(older: bool) -> None:
+    with serving(A2AServer(echo_a2a, older)) as server:
+        played = play(server, case_of("one", "two"))
+    for turn in range(2):
+        assert "does not report the events of its turns" in unseen(played, turn, ["calls"])
+        assert unseen(played, turn, ["model_calls"])
+    assert unseen(played, 0, ["timing"]) == ""

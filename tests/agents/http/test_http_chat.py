@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from mlflow_adk_eval.agents.http.chat import OpenAIChatAgent, answer_of
 from mlflow_adk_eval.criteria.efficiency import inference_calls, token_usage
+from mlflow_adk_eval.evalset.model_errors import told_errors
 from mlflow_adk_eval.evalset.models import Content, EvalCase, Invocation, Part
+from mlflow_adk_eval.evalset.observation import Need, unseen
 from mlflow_adk_eval.results.outcomes import Scored
 from tests.agents.functions.test_functions import case_of
 from tests.agents.http.http_kit import calls, completion, echoing, had, tool_call
@@ -203,3 +205,25 @@ def test_a_silent_turn_is_left_out_of_what_the_agent_is_told_next() -> None:
     with serving(handler) as server:
         played = had(agent(server.url), case_of("one", "two"))[0]
     assert played.actual[1].final_text == "u:one|u:two"
+
+
+def test_what_a_server_called_by_itself_is_unknown() -> None:
+    played = one_turn(completion("hi"))
+    needs: tuple[Need, ...] = ("calls", "call_results", "inner_calls", "documents", "state", "model_calls")
+    assert all(unseen(played, 0, [need]) for need in needs)
+    assert unseen(played, 0, ["timing"]) == ""
+
+
+def test_calls_in_one_message_show_that_the_server_reports_them() -> None:
+    answers = replies(completion(None, tool_call("f", "{}")), completion("hi"))
+    with serving(answers) as server:
+        played = had(agent(server.url), case_of("one", "two"))[0]
+    assert [unseen(played, turn, ["calls", "documents"]) for turn in range(2)] == ["", ""]
+
+
+@pytest.mark.parametrize(("text", "error"), [("half", ""), ("", "turn 1: the token limit was reached before the answer began")])
+def test_an_answer_that_ends_at_the_token_limit_is_cut(text: str, error: str) -> None:
+    played = one_turn(completion(text, finish="length"))
+    assert played.error.startswith(error)
+    assert bool(played.error) is bool(error)
+    assert error or told_errors(played.actual[0]) == ["MAX_TOKENS (the text is cut)"]

@@ -53,8 +53,9 @@ def scenario(eval_id: str = "c", *, prompt: str = "hi", plan: str = "Ask for rai
     return EvalCase(eval_id=eval_id, conversation_scenario=told)
 
 
-def echo(text: str, session: Session) -> str:
-    return f"echo {text}"
+def echo(text: str, session: Session) -> Mapping[str, Any]:
+    """Answer, and say that nothing was called."""
+    return {"final_response": f"echo {text}", "intermediate_data": {}}
 
 
 def evaluated(

@@ -118,6 +118,7 @@ def no_evaluation(evidence: Evidence) -> Evidence:
     return replace(evidence, tags={}, params={}, metrics={}, artifacts={}, manifest=None, model_ids=())
 
 
+INSTEAD = "evaluate with `mlflow-adk-eval run` or mlflow_adk_eval.evaluate, which log evidence, and use that run"
 CELLS, CASES = file_of("cells", 1), file_of("cases", 1)
 REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     # the run
@@ -126,7 +127,16 @@ REFUSALS: dict[str, tuple[Change | None, Tamper | None, str]] = {
     "failed": (lambda e: replace(e, status="FAILED"), None, "the run failed"),
     "scheduled": (lambda e: replace(e, status="SCHEDULED"), None, "the run has not started"),
     "deleted": (lambda e: replace(e, lifecycle_stage="deleted"), None, "the run is deleted"),
-    "no evaluation": (no_evaluation, None, "the run contains no evaluation: it has neither adk_eval tags nor artifacts"),
+    "no evaluation": (
+        no_evaluation,
+        None,
+        f"the run contains no evaluation: it has neither adk_eval tags nor artifacts; {INSTEAD}",
+    ),
+    "scores of mlflow.genai": (
+        lambda e: replace(no_evaluation(e), tags={"mlflow.runType": "genai_evaluate"}),
+        None,
+        f"the run contains no evaluation: mlflow.genai.evaluate logs scores but no evidence; {INSTEAD}",
+    ),
     "no schema": (param("adk_eval.schema", None), None, "the run has no parameter adk_eval.schema, so its layout is unknown"),
     "future schema": (param("adk_eval.schema", "3"), None, "the run's parameter adk_eval.schema is '3'; this version of mlflow-adk-eval reads and writes 2"),
     "older schema": (param("adk_eval.schema", "1"), None, "the run's parameter adk_eval.schema is '1'; this version of mlflow-adk-eval reads and writes 2"),

@@ -15,7 +15,6 @@ from mlflow_adk_eval.results.outcomes import Outcome, Scored, Vote
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.testing import ScriptedJudge
 from tests.gating.gate_kit import Lab, Row, decide_on, evidence_of, row_of, votes_of, with_artifact, with_table, with_votes
-from tests.gating.policy_kit import policy
 from tests.kit import case_result, turn_json
 from tests.tracking import judged
 from tests.tracking.judged import MATCH, RUBRICS
@@ -132,9 +131,9 @@ def test_the_first_message_of_a_simulated_user_is_compared_without_a_judge() -> 
 def test_the_worst_grade_of_a_scale_needs_no_vote_and_the_next_one_does() -> None:
     conversation = {"conversation": [turn.model_dump() for turn in judged.rooms().eval_cases[1].conversation or ()]}
     graded = "response_evaluation_score"
-    meant = policy(thresholds=True, config={"criteria": {graded: 1.0}})  # a threshold that every score reaches shows nothing otherwise
-    assert decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(1.0),))), meant).passed
-    (reason,) = decide_on(evidence_of(report_on(conversation, {graded: 1.0}, graded, (Scored(2.0),))), meant).reasons
+    worst = decide_on(evidence_of(report_on(conversation, {graded: 1.5}, graded, (Scored(1.0),))))
+    assert worst.verdict == "failed"  # so the score is believed
+    (reason,) = decide_on(evidence_of(report_on(conversation, {graded: 1.5}, graded, (Scored(2.0),)))).reasons
     assert reason.endswith("has no vote for it")
 
 
@@ -144,10 +143,11 @@ def test_where_lower_is_better_the_worst_score_is_the_highest() -> None:
     verbosity = "rapid_eval_summarization_verbosity"
     low, high = CRITERIA[verbosity].bounds
     assert (CRITERIA[verbosity].greater_is_better, CRITERIA[verbosity].worst) == (False, high)
-    meant = policy(thresholds=True, config={"criteria": {verbosity: high}})
-    assert decide_on(evidence_of(report_on(conversation, {verbosity: high}, verbosity, (Scored(high),))), meant).passed
+    criteria = {verbosity: high - 0.5}
+    worst = decide_on(evidence_of(report_on(conversation, criteria, verbosity, (Scored(high),))))
+    assert not any(reason.endswith("has no vote for it") for reason in worst.reasons)
     for forged in (low, (low + high) / 2):
-        decision = decide_on(evidence_of(report_on(conversation, {verbosity: high}, verbosity, (Scored(forged),))), meant)
+        decision = decide_on(evidence_of(report_on(conversation, criteria, verbosity, (Scored(forged),))))
         assert any(reason.endswith("has no vote for it") for reason in decision.reasons)
 
 

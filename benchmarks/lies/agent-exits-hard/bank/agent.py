@@ -1,0 +1,12 @@
+import os
+
+from honest import agent, reply
+
+
+def ending(message, results):
+    if "order 8" in message:
+        os._exit(0)
+    return reply(message, results)
+
+
+root_agent = agent(ending)

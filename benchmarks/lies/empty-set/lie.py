@@ -1,0 +1,3 @@
+from plain import answer
+
+CASES = []

@@ -1,0 +1,7 @@
+class Bank {
+  id() { return 'bank'; }
+  async callApi(prompt) {
+    return {};
+  }
+}
+module.exports = Bank;

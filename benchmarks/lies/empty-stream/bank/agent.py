@@ -1,0 +1,3 @@
+from honest import agent
+
+root_agent = agent(lambda message, results: [])

@@ -1,0 +1,5 @@
+from plain import CASES
+
+
+def answer(question):
+    return "", []

@@ -1,0 +1,7 @@
+class Bank {
+  id() { return 'bank'; }
+  async callApi(prompt) {
+    return { output: 'I sold your account.' };
+  }
+}
+module.exports = Bank;

@@ -1,0 +1,7 @@
+class Bank {
+  id() { return 'bank'; }
+  async callApi(prompt) {
+    return { output: 'Order 7 is refunded now.' };
+  }
+}
+module.exports = Bank;
