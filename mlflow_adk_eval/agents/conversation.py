@@ -191,8 +191,8 @@ async def converse(agent: LiveAgent, case: EvalCase, run_index: int, setup: Conv
     ending = Ending(reason="error", detail=progress.error) if progress.error else progress.ending
     known: Json = {"calls": tuple(world.calls), "model_calls": tuple(world.model_calls), "listings": world.listings} if world else {}
     unknown = tuple(world.unknown) if world else ()
-    if progress.turns and isinstance(progress.session, KnowsItsLimits):
-        unknown += tuple(progress.session.unknown())
+    if progress.turns:
+        unknown += tuple(progress.session.unknown()) if isinstance(progress.session, KnowsItsLimits) else ()
     return Conversation(
         actual=tuple(progress.turns),
         session_state=None if any(entry.what == "state" for entry in unknown) else progress.state,
