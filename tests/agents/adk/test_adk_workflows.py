@@ -55,15 +55,15 @@ def content(node_input: Any) -> types.Content:
 
 
 def message(node_input: Any) -> Event:
-    return Event(message="48 euros")
+    return Event.model_validate({"message": "48 euros"})
 
 
 def both(node_input: Any) -> Event:
-    return Event(message="done", output="48 euros")
+    return Event.model_validate({"message": "done", "output": "48 euros"})
 
 
 def step_by_step(node_input: Any) -> Generator[Any]:
-    yield Event(message="adding VAT")
+    yield Event.model_validate({"message": "adding VAT"})
     yield "48 euros"
 
 

@@ -277,7 +277,7 @@ def test_what_a_function_called_is_unknown_unless_it_says_so(what: str) -> None:
     function, tells = TELLING[what]
     played = play(function, case_of("hi", "again"))
     for turn in range(2):
-        why = unseen(played, turn, ["calls", "call_results", "inner_calls", "documents"])
+        why = unseen(played, turn, ["calls", "call_results", "inner_calls"])
         assert bool(why) is not tells
         assert tells or "wrap its tools with session.tool" in why
     assert unseen(played, 0, ["timing"]) == unseen(played, 0, ["state"]) == ""
