@@ -29,9 +29,10 @@ from cloup import Group, Section
 
 from mlflow_adk_eval.cli import decide, explain, files, init, judges, look, parent, record, run, runs, traces
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
-from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
+from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json, screen
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.text import MARKS_IN_ASCII
 
 _UNDECIDED = 2
 """The greatest exit code that is a verdict."""
@@ -46,13 +47,13 @@ def _writing() -> Generator[None]:
         yield
     except OSError as error:
         *_, (last, _) = traceback.walk_tb(error.__traceback__)
-        if error.errno != errno.EPIPE and str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
+        if str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
             raise
         raise OutputError(f"standard output cannot be written: {error.strerror}") from None
 
 
 class _Commands(Group):
-    """Commands whose output cannot be written end in a way of ours: click would end the process with 1 where a pipe is closed."""
+    """Commands whose output cannot be written end in a way of ours."""
 
     make_context = _writing()(Group.make_context)
     invoke = _writing()(Group.invoke)
@@ -122,6 +123,7 @@ def main() -> NoReturn:
     A command that runs code of others, or decides, does so in a process of its own: see `parent`.
     """
     _open_streams()
+    sys.stdout, sys.stderr = screen(1, sys.stdout), screen(2, sys.stderr)
     process = parent.split() if _runs_code() else None
     if isinstance(process, parent.Child):
         os._exit(_code_of(process))  # all that this process has to end is itself
@@ -172,8 +174,9 @@ def run_here() -> int:
     gc.set_threshold(50_000, 20, 10)
     atexit.register(gc.freeze)  # runs after what is registered later, such as MLflow's
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # MLflow tells on stderr about its own tables and files otherwise
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # agents' texts may hold what no terminal takes
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=MARKS_IN_ASCII)  # agents' texts may hold what no terminal takes
     started = time.perf_counter()
     with ended(), _stopped_as_by_ctrl_c():
         code = _done()

@@ -92,7 +92,43 @@ def ended() -> Generator[None]:
 def print_json(value: Any) -> None:
     """Print a value as JSON without secrets; halves of surrogate pairs, which no terminal takes, as question marks."""
     text = redacted(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), secrets_of())
-    click.echo(text.encode("utf-8", "replace").decode())
+    echo_json(text.encode("utf-8", "replace").decode())
+
+
+def echo_json(text: str) -> None:
+    """Print JSON; where standard output takes not all of its characters, with the escapes of JSON."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=2)
+    click.echo(text)
+
+
+_STANDARD = (1, 2)
+
+
+class _Pipe(io.FileIO):
+    """A file that goes on as if nothing were amiss where it is a pipe that nobody reads any more, as after ``| head``.
+
+    The command comes to its end, and its exit code tells the verdict.
+    """
+
+    def write(self, content: Any, /) -> int:
+        """Write, or drop what nobody will read."""
+        try:
+            return super().write(content) or 0
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return memoryview(content).nbytes
+
+
+def screen(number: int, like: TextIO) -> TextIO:
+    """Return a stream that writes to the open file of a number as `like` does, and that outlives its reader."""
+    at_once = like.isatty() or like is sys.stderr
+    writer = io.BufferedWriter(_Pipe(number, "w", closefd=number not in _STANDARD))
+    return io.TextIOWrapper(writer, like.encoding, like.errors, line_buffering=at_once)
 
 
 def error_json(error: AdkEvalError) -> dict[str, Any]:
@@ -266,7 +302,7 @@ def show_decision(
     def show() -> None:
         with nullcontext() if as_json else ci.quoted(click.echo):
             if as_json:
-                click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
+                echo_json(ci.quoted_json(asdict(decision) | dict(extra or {})))
                 return
             console().print(decision_view(decision))
             for line in filter(None, (outcome, f"next: {then}" if then else "")):

@@ -18,7 +18,7 @@ from mlflow_adk_eval.report.findings import why_of
 from mlflow_adk_eval.report.sentences import format_threshold
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.text import format_number
+from mlflow_adk_eval.text import format_number, unlike
 
 Tone = Literal["", "head", "expected", "actual", "missed", "unknown", "dim"]
 """What a piece of text is, for whoever gives it a colour."""
@@ -88,6 +88,9 @@ def word_diff(expected: str, actual: str) -> list[Span]:
             spans.append((f"[-{old}-]", "expected"))
         if new:
             spans.append((f"{{+{new}+}}", "actual"))
+        expected_characters, actual_characters = unlike(old, new)
+        if expected_characters and not (old + new).isascii():
+            spans.append((f"[expected{expected_characters}, got{actual_characters}]", "dim"))
     return spans
 
 
