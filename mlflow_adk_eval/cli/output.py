@@ -244,6 +244,7 @@ def show_report(
 
 def _report_json(report: Report) -> dict[str, Any]:
     from mlflow_adk_eval.report.explanation import causes_json  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runs.ignored_calls import ignored_calls_of  # noqa: PLC0415
     from mlflow_adk_eval.runs.replays import replays_of  # noqa: PLC0415
 
     shown = ("threshold", "mean", "pass_rate", "evaluated", "errored", "skipped")
@@ -260,6 +261,7 @@ def _report_json(report: Report) -> dict[str, Any]:
         "endings": dict(Counter(case.ending.reason for case in report.cases if case.ending)),
         "injections": dict(Counter(injection.kind for case in report.cases for injection in case.injections)),
         "replay": {"world": report.world.digest, "mode": report.world.mode, **asdict(replays_of(report))} if report.world else None,
+        "ignored_calls": ignored_calls_of(report).calls,
         "notes": list(report.notes),
     }
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.alignment import align, differences
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, ignored_by, made_calls
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.findings import why_of
@@ -228,7 +228,9 @@ def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], set
             continue
         if step.expected:
             yield line(f"    - {_call(step.expected)}", "expected")
-        if step.actual:
+        if step.actual and step.kind == "unexpected" and settings.match_type != "EXACT":
+            yield line(f"    ~ {_call(step.actual)}  ({ignored_by(settings)})", "unknown")
+        elif step.actual:
             yield line(f"    + {_call(step.actual)}", "actual")
         if step.expected and step.actual:
             for found in islice(differences(step.actual.args or {}, step.expected.args or {}), _MAX_DIFFERENCES):
