@@ -239,7 +239,8 @@ def _criteria(value: Any, at: str, customs: Mapping[str, CustomMetricConfig | No
             if not (rubric.rubric_content.text_property or "").strip():
                 amiss.append(Problem(f"{place}.rubric_content.text_property", "no text", "a text that says what the judge must look for"))
             rubric_ids.add(rubric.rubric_id)
-        problems += [replace(problem, path=here) for problem in amiss] if bare else amiss
+        for problem in amiss:  # of a bare threshold there is no path
+            problems.append(replace(problem, path=here) if bare and problem.path == f"{here}.threshold" else problem)
         if settings is not None:
             criteria[name] = settings
     return criteria

@@ -403,7 +403,7 @@ def refuse_silent_exit(config: pytest.Config) -> Callable[[], None]:
     def exit_with_error(status: int) -> NoReturn:
         if os.getpid() != pid:  # so end the workers of `multiprocessing`, and other forks
             exit_at_once(status)
-        capture = config.pluginmanager.getplugin("capturemanager")
+        capture: Any = config.pluginmanager.getplugin("capturemanager")
         if capture is not None:
             capture.suspend_global_capture()
         os.write(2, f"\nerror: the agent, a metric or a library called os._exit({status}), which ends pytest without a verdict\n".encode())
