@@ -24,7 +24,8 @@ from typing import Any, TextIO, cast
 
 import click
 
-from mlflow_adk_eval.cli.output import LOGGER, NAMED_RUNS, is_json, screen, write_file
+from mlflow_adk_eval.cli.output import LOGGER, NAMED_RUNS, is_json, write_file
+from mlflow_adk_eval.cli.screen import screen
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.redact import redacted, secrets_of
 

@@ -29,7 +29,8 @@ from cloup import Group, Section
 
 from mlflow_adk_eval.cli import decide, explain, files, init, judges, look, parent, record, run, runs, traces
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
-from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json, screen
+from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
+from mlflow_adk_eval.cli.screen import screen
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.text import MARKS_IN_ASCII
@@ -47,7 +48,8 @@ def _writing() -> Generator[None]:
         yield
     except OSError as error:
         *_, (last, _) = traceback.walk_tb(error.__traceback__)
-        if str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
+        module = str(last.f_globals.get("__name__"))
+        if module != screen.__module__ and module.partition(".")[0] not in {"click", "rich"}:
             raise
         raise OutputError(f"standard output cannot be written: {error.strerror}") from None
 

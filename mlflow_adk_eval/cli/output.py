@@ -104,33 +104,6 @@ def echo_json(text: str) -> None:
     click.echo(text)
 
 
-_STANDARD = (1, 2)
-
-
-class _Pipe(io.FileIO):
-    """A file that goes on as if nothing were amiss where it is a pipe that nobody reads any more, as after ``| head``.
-
-    The command comes to its end, and its exit code tells the verdict.
-    """
-
-    def write(self, content: Any, /) -> int:
-        """Write, or drop what nobody will read."""
-        try:
-            return super().write(content) or 0
-        except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.fileno())
-            os.close(nowhere)
-            return memoryview(content).nbytes
-
-
-def screen(number: int, like: TextIO) -> TextIO:
-    """Return a stream that writes to the open file of a number as `like` does, and that outlives its reader."""
-    at_once = like.isatty() or like is sys.stderr
-    writer = io.BufferedWriter(_Pipe(number, "w", closefd=number not in _STANDARD))
-    return io.TextIOWrapper(writer, like.encoding, like.errors, line_buffering=at_once)
-
-
 def error_json(error: AdkEvalError) -> dict[str, Any]:
     """Return an error as JSON values; what is wrong with a file, problem by problem."""
     values: dict[str, Any] = {"error": str(error), "kind": type(error).__name__, "exit_code": error.exit_code}
