@@ -105,7 +105,7 @@ def run_facts(opened: OpenRun) -> dict[str, str]:
         number = format_number(one.mean) if (one.mean or 0.0) < _WHOLE else f"{one.mean:,.0f}"
         means.append(f"{number} {unit}" + ("" if complete else f" ({one.evaluated:,} turns)"))
     told = circumstances(report)
-    facts = {
+    facts: dict[str, str] = {
         "Eval set": report.eval_set.eval_set_id,
         "Agent version": row.version if row.version == row.agent else f"{row.agent} {row.version}".strip(),
         "Commit": row.commit,
