@@ -51,7 +51,11 @@ _WITH_STEPS = "The service gets the turn with its tool calls, their results, the
 EXAMPLES: dict[str, tuple[Any, str]] = {
     "tool_trajectory_avg_score": (
         {"threshold": 1.0, "match_type": "IN_ORDER"},
-        "A turn scores 1 if all expected calls occur in this order. Other calls in between do not matter.",
+        "A turn scores 1 if all expected calls occur in this order. Calls that are not expected are ignored, and counted in reports.",
+    ),
+    "forbidden_tools_v1": (
+        {"threshold": 1.0, "tools": ["delete_account", {"name": "issue_refund", "args": {"approved": False}}]},
+        "A turn scores 0 if it calls `delete_account`, or `issue_refund` with `approved` false, whatever its other arguments are.",
     ),
     "tool_parameter_match": (
         0.9,
@@ -197,7 +201,12 @@ def _settings(spec: CriterionSpec, *names: str) -> Iterable[str]:
     yield from ("| Setting | Default | Meaning |", "|---|---|---|")
     for name in names:
         field = spec.settings.model_fields[name]
-        default = "none" if isinstance(field.default, tuple) else f"`{json.dumps(field.default)}`"
+        if field.is_required():
+            default = "required"
+        elif isinstance(field.default, tuple):
+            default = "none"
+        else:
+            default = f"`{json.dumps(field.default)}`"
         yield f"| `{name}` | {default} | {_sentence(str(field.description).replace('``', '`'))} |"
     yield ""
 

@@ -35,7 +35,7 @@ from functools import partial
 from typing import Any
 
 from mlflow_adk_eval.redact import cut
-from mlflow_adk_eval.text import counted
+from mlflow_adk_eval.text import appearance, counted, unlike
 
 _MAX_LISTED = 50
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.EIO)
@@ -70,7 +70,8 @@ class Problem:
 
     def __str__(self) -> str:
         """Return the problem as one line."""
-        line = f"{self.path}: found {self.found}; wanted {self.wanted}"
+        found, wanted = unlike(self.found, self.wanted)
+        line = f"{self.path}: found {self.found}{found}; wanted {self.wanted}{wanted}"
         return f"{line}. {self.hint}" if self.hint else line
 
 
@@ -159,7 +160,7 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:
 
 
 def _folded(name: str) -> str:
-    return re.sub(r"[\s_-]+", "", name).casefold()
+    return re.sub(r"[\s_-]+", "", appearance(name)).casefold()
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -171,7 +172,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     ''
     """
     near = nearest(name, known)
-    return f"Did you mean {near!r}?" if near else ""
+    if not near:
+        return ""
+    given, meant = unlike(name, near)
+    if not given:
+        return f"Did you mean {near!r}?"
+    return f"Did you mean {near!r}{meant}? It looks like {name!r}{given}"
 
 
 def json_path(root: str, steps: Iterable[int | str]) -> str:

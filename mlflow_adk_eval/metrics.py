@@ -6,7 +6,7 @@
         data=table, predictions="answer", targets="expected", extra_metrics=adk_eval.metrics.from_config("test_config.json")
     )
 
-Each criterion is also a function, such as ``metrics.tool_trajectory_avg_score(match_type="IN_ORDER", threshold=1.0)``.
+Each criterion is also a function, such as ``metrics.tool_trajectory_avg_score(match_type="EXACT", threshold=1.0)``.
 """
 
 from __future__ import annotations

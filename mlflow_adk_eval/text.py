@@ -2,11 +2,17 @@
 
 In Markdown such a text is on one line, and such that nothing in it is a mark, a link or HTML. MLflow's pages get backslashes, which stay readable
 where a description is read as text; GitHub's get character references, since it also acts on mentions, issue numbers and formulas.
+
+Some texts differ and look the same: `unlike` names the characters by which they differ. Some terminals cannot show our marks: `encodable`
+writes ones that they can.
 """
 
 from __future__ import annotations
 
+import codecs
+import difflib
 import sys
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -113,6 +119,96 @@ def plain(text: str, limit: int = _LONGEST, *, escapes: Mapping[int, str] = _FOR
 def for_mlflow(text: str, limit: int = sys.maxsize) -> str:
     """Return `text` as `plain` does, for a description that MLflow shows."""
     return plain(text, limit, escapes=_FOR_MLFLOW)
+
+
+_LOOKS_LIKE = {
+    **dict(zip("АВЕКМНОРСТХУІЈЅаеорсухіјѕһԛԝ", "ABEKMHOPCTXYIJSaeopcyxijshqw", strict=True)),  # Cyrillic
+    **dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧανορικυ", "ABEZHIKMNOPTYXavopiku", strict=True)),  # Greek
+    **dict.fromkeys("‐‑‒–—―−", "-"),
+    **dict.fromkeys("‘’‚‛′", "'"),
+    **dict.fromkeys("“”„‟″", '"'),
+    "ı": "i",
+}
+"""Letters and signs of punctuation, each with the ASCII character that it looks like."""
+_SEEN_AS = str.maketrans(_LOOKS_LIKE)
+_NEARBY = 24
+"""As many characters are searched for where two texts agree again."""
+_MOST_CHARACTERS = 4
+
+
+def appearance(text: str) -> str:
+    r"""Return a text such that texts that look the same are equal: without what nobody sees, and letters that look Latin as Latin ones.
+
+    >>> appearance("Zu\u0308rich\u200b") == appearance("Zürich "), appearance("a\u00a0b"), appearance("\u0430")
+    (True, 'a b', 'a')
+    """
+    if text.isascii():
+        return " ".join(text.split())
+    composed = unicodedata.normalize("NFKC", text)
+    # Signs without a width, marks of direction, variation selectors, and others that a font does not draw.
+    visible = (char for char in composed if unicodedata.category(char) != "Cf" and not "\ufe00" <= char <= "\ufe0f")
+    return " ".join("".join(visible).translate(_SEEN_AS).split())
+
+
+def unlike(left: str, right: str) -> tuple[str, str]:
+    r"""Return the characters by which two texts differ that look the same, to stand after each; empty where a reader sees the difference.
+
+    >>> unlike("Zürich", "Zu\u0308rich")
+    (' (U+00FC LATIN SMALL LETTER U WITH DIAERESIS)', ' (U+0075 LATIN SMALL LETTER U, U+0308 COMBINING DIAERESIS)')
+    >>> unlike("ab", "ab "), unlike("ab", "ac")
+    ((' (without a character there)', ' (U+0020 SPACE)'), ('', ''))
+    """
+    if left == right or appearance(left) != appearance(right):
+        return "", ""
+    start = next((place for place, (one, other) in enumerate(zip(left, right, strict=False)) if one != other), min(len(left), len(right)))
+    here, there = left[start : start + _NEARBY], right[start : start + _NEARBY]
+    steps = difflib.SequenceMatcher(None, here, there, autojunk=False).get_opcodes()
+    _, here_from, here_to, there_from, there_to = next(step for step in steps if step[0] != "equal")
+    return _characters(here[here_from:here_to]), _characters(there[there_from:there_to])
+
+
+def _characters(text: str) -> str:
+    if not text:
+        return " (without a character there)"
+    names = [f"U+{ord(char):04X} {unicodedata.name(char, '')}".rstrip() for char in text]
+    return f" ({listed(names, _MOST_CHARACTERS)})"
+
+
+_ASCII = {
+    **dict(zip("✓✗●–—−·×─━│╸╺█▁�", "+x*---.x--|--#_?", strict=True)),
+    **dict.fromkeys("“”", '"'),
+    **dict.fromkeys("‘’", "'"),
+    "←": "<-",
+    "→": "->",
+    "…": "...",
+    "±": "+-",
+    "≥": ">=",
+    "≤": "<=",
+    "κ": "kappa",
+    "α": "alpha",
+}
+"""What stands for our marks where they cannot be written. A cross must not become a question mark, which is ours for *undecided*."""
+MARKS_IN_ASCII = "mlflow_adk_eval.marks_in_ascii"
+"""How to treat what cannot be encoded, for `open` and `reconfigure`: our marks in ASCII, all else by its number."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(_ASCII.get(char) or char.encode("ascii", "backslashreplace").decode() for char in lost), error.end
+
+
+codecs.register_error(MARKS_IN_ASCII, _in_ascii)
+
+
+def encodable(text: str, encoding: str) -> str:
+    r"""Return a text that can be written in an encoding: our marks in ASCII, and other characters by their numbers.
+
+    >>> encodable("✗ Zürich → 東", "cp1252"), encodable("✗ 東", "utf-8")
+    ('x Zürich -> \\u6771', '✗ 東')
+    """
+    return text.encode(encoding, MARKS_IN_ASCII).decode(encoding)
 
 
 def numbered(name: str, taken: Collection[str], mark: str = "_") -> str:

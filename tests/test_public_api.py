@@ -122,7 +122,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 def test_the_command_line_shows_its_help_without_mlflow() -> None:
-    code = "import sys\nfrom mlflow_adk_eval.cli.main import main\nsys.argv[1:] = ['--help']\nmain()\nprint('mlflow' in sys.modules or 'google.adk' in sys.modules)"
+    code = "import sys\nfrom mlflow_adk_eval.cli.main import run_here\nsys.argv[1:] = ['--help']\nrun_here()\nprint('mlflow' in sys.modules or 'google.adk' in sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert "Exit codes" in shown
     assert shown.rstrip().endswith("False")

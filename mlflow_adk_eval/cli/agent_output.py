@@ -25,6 +25,7 @@ from typing import Any, TextIO, cast
 import click
 
 from mlflow_adk_eval.cli.output import LOGGER, NAMED_RUNS, is_json, write_file
+from mlflow_adk_eval.cli.screen import screen
 from mlflow_adk_eval.errors import AdkEvalError
 from mlflow_adk_eval.redact import redacted, secrets_of
 
@@ -155,8 +156,7 @@ def _copies(*streams: TextIO) -> tuple[TextIO, TextIO] | None:
     for stream in streams:
         with suppress(OSError):  # of a full disk, of which the command's own words will tell
             stream.flush()
-        line_by_line = 1 if stream.isatty() or stream is sys.stderr else -1
-        copies.append(os.fdopen(os.dup(stream.fileno()), "w", line_by_line, stream.encoding, stream.errors))
+        copies.append(screen(os.dup(stream.fileno()), like=stream))
         for handler in (*logging.getLogger().handlers, *NAMED_RUNS.handlers):  # those that the command itself has added
             if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
                 handler.setStream(copies[-1])

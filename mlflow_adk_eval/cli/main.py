@@ -19,22 +19,27 @@ import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 import click
 from cloup import Group, Section
 
-from mlflow_adk_eval.cli import decide, explain, files, init, judges, look, record, run, runs, traces
+from mlflow_adk_eval.cli import decide, explain, files, init, judges, look, parent, record, run, runs, traces
 from mlflow_adk_eval.cli.options import EXIT_CODES, NO_VERDICT, PATH
 from mlflow_adk_eval.cli.output import LOGGER, Ended, ended, error_json, is_json, log_as_json, note_named_runs, print_json
+from mlflow_adk_eval.cli.screen import screen
 from mlflow_adk_eval.errors import FULL, AdkEvalError, OutputError, RunError, UsageError
 from mlflow_adk_eval.redact import redacted, secrets_of
+from mlflow_adk_eval.text import MARKS_IN_ASCII
 
 _UNDECIDED = 2
 """The greatest exit code that is a verdict."""
 _HELP = {"-h", "--help", "--version"}
 """After which alone click ends a command itself."""
+_SERVERS = frozenset({"view", "mcp"})
 
 
 @contextmanager
@@ -43,13 +48,14 @@ def _writing() -> Generator[None]:
         yield
     except OSError as error:
         *_, (last, _) = traceback.walk_tb(error.__traceback__)
-        if error.errno != errno.EPIPE and str(last.f_globals.get("__name__")).partition(".")[0] not in {"click", "rich"}:
+        module = str(last.f_globals.get("__name__"))
+        if module != screen.__module__ and module.partition(".")[0] not in {"click", "rich"}:
             raise
         raise OutputError(f"standard output cannot be written: {error.strerror}") from None
 
 
 class _Commands(Group):
-    """Commands whose output cannot be written end in a way of ours: click would end the process with 1 where a pipe is closed."""
+    """Commands whose output cannot be written end in a way of ours."""
 
     make_context = _writing()(Group.make_context)
     invoke = _writing()(Group.invoke)
@@ -113,8 +119,55 @@ for section in (
     cli.add_section(section)
 
 
-def main() -> None:
-    """Run the command line; every foreseen failure is one message and an exit code, never a traceback.
+def main() -> NoReturn:
+    """Run the command line as the program `mlflow-adk-eval`, which owns its process, and end that.
+
+    A command that runs code of others, or decides, does so in a process of its own: see `parent`.
+    """
+    _open_streams()
+    sys.stdout, sys.stderr = screen(1, sys.stdout), screen(2, sys.stderr)
+    process = parent.split() if _runs_code() else None
+    if isinstance(process, parent.Child):
+        os._exit(_code_of(process))  # all that this process has to end is itself
+    code = run_here()
+    if process is not None:
+        process.tell(code)
+    sys.exit(code)
+
+
+def _runs_code() -> bool:
+    """Whether a command is called that may run code of others, and is no server, whose exit code nobody reads."""
+    if _HELP.intersection(sys.argv[1:]):
+        return False
+    words = (word.replace("_", "-") for word in sys.argv[1:])
+    name = next((word for word in words if word in cli.commands), None)
+    return name is not None and name not in _SERVERS
+
+
+def _code_of(child: parent.Child) -> int:
+    """Wait for a command's process, and return the exit code of the command."""
+    told, ended_with = child.wait()
+    if told is not None and (told or ended_with == 0):  # a verdict that did not pass stays one, whatever happens after it
+        return told
+    if "json" in _log_formats():
+        log_as_json()
+    when = "before the command came to its end, so there is no verdict" if told is None else "after the command had come to its end"
+    if ended_with >= 0:
+        error = f"the process ended with code {ended_with} {when}: the agent, a tool, a metric or a library called os._exit"
+    else:
+        error = f"the process was ended by signal {-ended_with} ({signal.strsignal(-ended_with)}) {when}"
+    return _ended_by(RunError(error))
+
+
+def _log_formats() -> list[str]:
+    """Return the format of the log as the command line says it, which only the command's process has read."""
+    words = [word.replace("_", "-") for word in sys.argv[1:]]
+    given = [word.partition("=")[2] or next_word for word, next_word in pairwise([*words, ""]) if word.startswith("--log-format")]
+    return given or [os.environ.get("MLFLOW_ADK_EVAL_LOG_FORMAT", "")]
+
+
+def run_here() -> int:
+    """Run the command line in this process and return its exit code; every foreseen failure is one message, never a traceback.
 
     Only a command's own end is one: code that it runs may call `sys.exit`, and the exit code is still ours. With ``--json`` the message is
     a JSON object on standard output besides, so that whoever reads that always finds one.
@@ -122,10 +175,10 @@ def main() -> None:
     # Collect cycles less often, and not again when the process ends: a third of a short command's time, in which MLflow's modules survive.
     gc.set_threshold(50_000, 20, 10)
     atexit.register(gc.freeze)  # runs after what is registered later, such as MLflow's
-    _open_streams()
     os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # MLflow tells on stderr about its own tables and files otherwise
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # agents' texts may hold what no terminal takes
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=MARKS_IN_ASCII)  # agents' texts may hold what no terminal takes
     started = time.perf_counter()
     with ended(), _stopped_as_by_ctrl_c():
         code = _done()
@@ -136,8 +189,7 @@ def main() -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = code if code > _UNDECIDED else _ended_by(OutputError(f"standard output cannot be written: {error.strerror}"))
         LOGGER.info("the command ended", extra={"exit_code": code, "seconds": round(time.perf_counter() - started, 3)})
-    if code:
-        sys.exit(code)
+    return code
 
 
 def _done() -> int:
@@ -208,8 +260,13 @@ def _open_streams() -> None:
 @contextmanager
 def _stopped_as_by_ctrl_c() -> Generator[None]:
     """Treat SIGTERM and SIGHUP as Ctrl-C, whose way leaves no run open and keeps what was paid for."""
+    pid = os.getpid()
 
-    def stop(_: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != pid:  # a fork that an agent has made, such as a worker of `multiprocessing`, ends as if we were not there
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
         interrupt = signal.getsignal(signal.SIGINT)
         if not callable(interrupt):  # ignored, as in the background of a script
             raise KeyboardInterrupt

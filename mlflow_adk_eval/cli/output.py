@@ -92,7 +92,16 @@ def ended() -> Generator[None]:
 def print_json(value: Any) -> None:
     """Print a value as JSON without secrets; halves of surrogate pairs, which no terminal takes, as question marks."""
     text = redacted(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False), secrets_of())
-    click.echo(text.encode("utf-8", "replace").decode())
+    echo_json(text.encode("utf-8", "replace").decode())
+
+
+def echo_json(text: str) -> None:
+    """Print JSON; where standard output takes not all of its characters, with the escapes of JSON."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=2)
+    click.echo(text)
 
 
 def error_json(error: AdkEvalError) -> dict[str, Any]:
@@ -208,6 +217,7 @@ def show_report(
 
 def _report_json(report: Report) -> dict[str, Any]:
     from mlflow_adk_eval.report.explanation import causes_json  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.runs.ignored_calls import ignored_calls_of  # noqa: PLC0415
     from mlflow_adk_eval.runs.replays import replays_of  # noqa: PLC0415
 
     shown = ("threshold", "mean", "pass_rate", "evaluated", "errored", "skipped")
@@ -224,6 +234,7 @@ def _report_json(report: Report) -> dict[str, Any]:
         "endings": dict(Counter(case.ending.reason for case in report.cases if case.ending)),
         "injections": dict(Counter(injection.kind for case in report.cases for injection in case.injections)),
         "replay": {"world": report.world.digest, "mode": report.world.mode, **asdict(replays_of(report))} if report.world else None,
+        "ignored_calls": ignored_calls_of(report).calls,
         "notes": list(report.notes),
     }
 
@@ -266,7 +277,7 @@ def show_decision(
     def show() -> None:
         with nullcontext() if as_json else ci.quoted(click.echo):
             if as_json:
-                click.echo(ci.quoted_json(asdict(decision) | dict(extra or {})))
+                echo_json(ci.quoted_json(asdict(decision) | dict(extra or {})))
                 return
             console().print(decision_view(decision))
             for line in filter(None, (outcome, f"next: {then}" if then else "")):

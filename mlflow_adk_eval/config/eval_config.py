@@ -298,7 +298,8 @@ def _criteria(
             settings = _custom_settings(plain, here, customs[name], amiss)
         else:
             settings = _settings_of(CRITERIA[name], plain, here, amiss, stored=stored)
-        problems += [replace(problem, path=here) for problem in amiss] if bare else amiss
+        for problem in amiss:  # of a bare threshold there is no path
+            problems.append(replace(problem, path=here) if bare and problem.path == f"{here}.threshold" else problem)
         if settings is not None:
             criteria[name] = settings
     return criteria

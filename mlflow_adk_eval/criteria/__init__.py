@@ -17,6 +17,7 @@ MODULES = {
     "invocation_duration_v1": "efficiency",
     "final_response_match_v2": "final_response",
     "final_session_state": "final_state",
+    "forbidden_tools_v1": "forbidden_tools",
     "hallucinations_v1": "hallucinations",
     "response_match_score": "response_match",
     "rubric_based_final_response_quality_v1": "rubrics",

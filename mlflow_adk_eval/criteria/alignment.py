@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mlflow_adk_eval.errors import json_path, shown
 from mlflow_adk_eval.evalset.models import FunctionCall, Json
+from mlflow_adk_eval.text import appearance, unlike
 
 MATCH_TYPES = ("EXACT", "IN_ORDER", "ANY_ORDER")
 """How strictly calls must match; ADK numbers them in this order."""
@@ -192,8 +193,10 @@ def differences(actual: Any, expected: Any, path: str = "$", *, ids: GeneratedId
     ['$.a[1]', '$.c', '$.b']
     """
     if isinstance(actual, dict) and isinstance(expected, dict):
+        characters = _keys_that_look_alike(expected, actual)
         for key in dict.fromkeys([*expected, *actual]):
-            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), json_path(path, [key]), ids=ids)
+            place = json_path(path, [key]) + characters.get(key, "")
+            yield from differences(actual.get(key, _MISSING), expected.get(key, _MISSING), place, ids=ids)
     elif isinstance(actual, list) and isinstance(expected, list):
         for index, (got, want) in enumerate(zip_longest(actual, expected, fillvalue=_MISSING)):
             yield from differences(got, want, json_path(path, [index]), ids=ids)
@@ -201,14 +204,35 @@ def differences(actual: Any, expected: Any, path: str = "$", *, ids: GeneratedId
         yield Difference(path, *_shown_apart(expected, actual))
 
 
+def _keys_that_look_alike(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> dict[Any, str]:
+    """Return the keys that only one side has although the other has one that looks the same, each with the characters by which it differs."""
+    alone = {appearance(key): key for key in left if key not in right and isinstance(key, str)}
+    found: dict[Any, str] = {}
+    if not alone:
+        return found
+    for key in right:
+        twin = alone.get(appearance(key)) if key not in left and isinstance(key, str) else None
+        if twin is not None:
+            found[twin], found[key] = unlike(twin, key)
+    return found
+
+
 def _shown_apart(expected: Any, actual: Any) -> tuple[str, str]:
-    """Return two different values so that a reader sees the difference, also where long texts begin alike."""
-    if isinstance(expected, str) and isinstance(actual, str) and max(len(expected), len(actual)) >= _LONG:
+    """Return two different values so that a reader sees the difference, also where long texts begin alike, or look the same."""
+    if not isinstance(expected, str) or not isinstance(actual, str):
+        return _shown(expected), _shown(actual)
+    want, got = _texts_apart(expected, actual)
+    want_characters, got_characters = unlike(expected, actual)
+    return want + want_characters, got + got_characters
+
+
+def _texts_apart(expected: str, actual: str) -> tuple[str, str]:
+    if max(len(expected), len(actual)) >= _LONG:
         apart = next((index for index, (want, got) in enumerate(zip_longest(expected, actual)) if want != got), 0)
         start = max(apart - _BEFORE, 0)
         dots = "…" if start else ""
         return dots + shown(expected[start:]), dots + shown(actual[start:])
-    return _shown(expected), _shown(actual)
+    return shown(expected), shown(actual)
 
 
 def _shown(value: Any) -> str:

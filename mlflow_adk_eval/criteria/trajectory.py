@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from mlflow_adk_eval.config.spec import CriterionSpec, read_name
+from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_name
 from mlflow_adk_eval.criteria.alignment import (
     MATCH_TYPES,
     GeneratedIds,
@@ -51,8 +51,8 @@ def _match_type(value: Any) -> Any:
     return read_name(value)
 
 
-class ToolCallSettings(ExpectedCallsSettings):
-    """Which tool calls are compared with the expected ones."""
+class InnerCallSettings(CriterionSettings):
+    """Whether the calls of agents that are tools count."""
 
     # Not written where it is off: then the config has the digest that it always had.
     include_inner_calls: bool = Field(
@@ -64,6 +64,10 @@ class ToolCallSettings(ExpectedCallsSettings):
     def more_needs(self) -> tuple[Need, ...]:
         """The calls of agents that are tools, where they count."""
         return ("inner_calls",) if self.include_inner_calls else ()
+
+
+class ToolCallSettings(ExpectedCallsSettings, InnerCallSettings):
+    """Which tool calls are compared with the expected ones."""
 
 
 class ToolTrajectorySettings(ToolCallSettings):
@@ -122,20 +126,56 @@ def made_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, tur
         turn: the turn, counted from 0.
         settings: whether these count.
     """
+    if settings.include_inner_calls:
+        return all_calls(actual, inner, turn)
+    return actual.tool_calls if actual else []
+
+
+def all_calls(actual: Invocation | None, inner: Sequence[InnerCall] | None, turn: int) -> list[FunctionCall]:
+    """Return the calls of a turn and of agents that are tools, as far as they are known, in the order in which they began."""
     calls = actual.tool_calls if actual else []
-    if not (settings.include_inner_calls and inner and calls):  # without a call, no agent was called as a tool
+    if not inner or not calls:  # without a call, no agent was called as a tool
         return calls
     within = ((one.after, FunctionCall(name=one.tool, args=one.args)) for one in inner if one.turn == turn and not one.unseen)
     return [call for _, call in sorted([*enumerate(calls, start=1), *within], key=lambda one: one[0])]
 
 
+def ignored_by(settings: ToolTrajectorySettings) -> str:
+    """Return what is said of a call that was not expected and does not count, as ``IN_ORDER`` and ``ANY_ORDER`` have it.
+
+    >>> ignored_by(ToolTrajectorySettings(threshold=1.0, match_type="IN_ORDER"))
+    'not expected; ignored by IN_ORDER'
+    """
+    return f"not expected; ignored by {settings.match_type}"
+
+
+def ignored_calls(got: Sequence[FunctionCall], want: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> list[FunctionCall]:
+    """Return the calls that were not expected and that the match type ignores."""
+    if settings.match_type == "EXACT" or not got:
+        return []
+    steps = align(got, want, ordered=settings.match_type != "ANY_ORDER", ignore_args=settings.ignore_args)
+    return [step.actual for step in steps if step.kind == "unexpected" and step.actual]
+
+
 @cache
-def _agreement(actual: int, expected: int) -> Scored:
-    more = f"{actual - expected} more, as this match type allows." if actual > expected else ""
+def _agreement(expected: int) -> Scored:
     if not expected:
-        return Scored(1.0, f"No call was expected; {actual} made, as this match type allows." if more else "No call was expected or made.")
-    called = "The expected call was made" if expected == 1 else f"All {expected} expected calls were made"
-    return Scored(1.0, f"{called}, and {more}" if more else f"{called}.")
+        return Scored(1.0, "No call was expected or made.")
+    return Scored(1.0, f"{_all_made(expected)}.")
+
+
+def _all_made(expected: int) -> str:
+    return "The expected call was made" if expected == 1 else f"All {expected} expected calls were made"
+
+
+def _counted_were(number: int) -> str:
+    return f"{number} {'was' if number == 1 else 'were'}"
+
+
+def _agreement_with_more(got: Sequence[FunctionCall], want: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> Scored:
+    head = f"{_all_made(len(want))}." if want else f"No call was expected, {_counted_were(len(got))} made."
+    more = [Step("unexpected", None, call) for call in ignored_calls(got, want, settings)]
+    return Scored(1.0, _blaming(head, more, unexpected=ignored_by(settings)))
 
 
 def trajectory(got: Sequence[FunctionCall], want: Sequence[FunctionCall], settings: ToolTrajectorySettings) -> Scored:
@@ -145,14 +185,18 @@ def trajectory(got: Sequence[FunctionCall], want: Sequence[FunctionCall], settin
     """
     kind, ignore = settings.match_type, settings.ignore_args
     if trajectory_matches(got, want, kind, ignore_args=ignore):
-        return _agreement(len(got), len(want))
+        return _agreement_with_more(got, want, settings) if len(got) > len(want) else _agreement(len(want))
     steps = align(got, want, ordered=kind != "ANY_ORDER", ignore_args=ignore)
     blamed = [step for step in steps if step.kind != "same"]
-    head = f"{len(steps) - len(blamed)} of {len(want)} expected calls match ({kind}{', arguments ignored' if ignore else ''})."
+    how = f"{kind}, arguments ignored" if ignore else kind
+    if want:
+        head = f"{len(steps) - len(blamed)} of {len(want)} expected calls match ({how})."
+    else:
+        head = f"No call was expected, {_counted_were(len(got))} made."
     any_order, in_order = (trajectory_matches(got, want, each, ignore_args=ignore) for each in ("ANY_ORDER", "IN_ORDER"))
     if kind != "ANY_ORDER" and any_order and not in_order:
         head += " All of them were made, but not in the expected order."
-    return Scored(0.0, _blaming(head, blamed, extra_allowed=kind != "EXACT"))
+    return Scored(0.0, _blaming(head, blamed, unexpected="unexpected" if kind == "EXACT" else ignored_by(settings)))
 
 
 def parameters(got: Sequence[FunctionCall], want: Sequence[FunctionCall], _: ToolParameterSettings) -> Scored | None:
@@ -177,17 +221,17 @@ def parameters(got: Sequence[FunctionCall], want: Sequence[FunctionCall], _: Too
         if equal < len(due):
             blamed.append(Step("changed", call, FunctionCall(name=call.name, args=given)))
     head = f"{len(want) - len(blamed)} of {len(want)} expected calls were made with the expected arguments."
-    return Scored(mean(shares), _blaming(head, blamed, extra_allowed=True) if blamed else head)
+    return Scored(mean(shares), _blaming(head, blamed, unexpected="unexpected") if blamed else head)
 
 
-def _blaming(head: str, blamed: Sequence[Step], *, extra_allowed: bool) -> str:
-    lines = [line for step in blamed[:_MAX_SHOWN] for line in _lines(step, extra_allowed=extra_allowed)]
+def _blaming(head: str, blamed: Sequence[Step], *, unexpected: str) -> str:
+    lines = [line for step in blamed[:_MAX_SHOWN] for line in _lines(step, unexpected=unexpected)]
     if len(blamed) > _MAX_SHOWN:
         lines.append(f"- and {len(blamed) - _MAX_SHOWN} more")
     return "\n".join([head, "", *lines])
 
 
-def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
+def _lines(step: Step, *, unexpected: str) -> Iterator[str]:
     want, got = step.expected, step.actual
     if want and got:
         yield f"- `{want.name}` was called with different arguments:"
@@ -196,7 +240,7 @@ def _lines(step: Step, *, extra_allowed: bool) -> Iterator[str]:
     elif want:
         yield f"- missing: `{_call(want)}`"
     elif got:
-        yield f"- {'in addition, as allowed' if extra_allowed else 'unexpected'}: `{_call(got)}`"
+        yield f"- {unexpected}: `{_call(got)}`"
 
 
 def _call(call: FunctionCall) -> str:

@@ -238,12 +238,21 @@ def _timing(invocation: Invocation) -> str:
 def _inner_calls(conversation: Observed, turn: int) -> str:
     if turn < len(conversation.actual) and not conversation.actual[turn].tool_calls:
         return ""  # without a call, no agent was called as a tool
-    inner = conversation.inner_calls
+    hidden = unseen_inner_calls(conversation.inner_calls, turn)
+    return f"include_inner_calls: {hidden}" if hidden else ""
+
+
+def unseen_inner_calls(inner: Sequence[Any] | None, turn: int) -> str:
+    """Return whose calls are not known in a turn, as a clause; empty where those of all agents that are tools are.
+
+    Args:
+        inner: the known calls of agents that are tools; ``None``: not known.
+        turn: the turn, counted from 0.
+    """
     whose = "AgentTools" if inner is None else next((call.tool for call in inner if call.turn == turn and call.unseen), "")
     if not whose:
         return ""
-    seen_by = "they are kept where this package runs an agent of ADK, and plugins see what they call"
-    return f"include_inner_calls: the calls of {whose} are not known; {seen_by}"
+    return f"the calls of {whose} are not known; they are kept where this package runs an agent of ADK, and plugins see what they call"
 
 
 def _state(conversation: Observed, _: int) -> str:

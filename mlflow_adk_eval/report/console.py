@@ -39,7 +39,7 @@ from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Verdic
 from mlflow_adk_eval.results.repeats import Repeats
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.table import cell_at, item_results, votes_by_turn
-from mlflow_adk_eval.text import counted, format_number
+from mlflow_adk_eval.text import counted, encodable, format_number, unlike
 
 if TYPE_CHECKING:
     from mlflow_adk_eval.gating.promotion.aliases import AliasAudit  # with which all of the gate would be imported
@@ -92,8 +92,14 @@ class _Console(Console):
             # Before lines are broken: rich takes control characters for nothing wide, and would crop a line that their signs make longer.
             renderable = renderable.copy()
             renderable.plain = without_control(renderable.plain)
+        if isinstance(renderable, Text) and (written := encodable(renderable.plain, self.encoding)) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = written
         for segment in super().render(renderable, options):
-            yield segment if segment.control else segment._replace(text=without_control(segment.text))
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=encodable(without_control(segment.text), self.encoding))
 
 
 def slim_table(title: TextType | None = None) -> Table:
@@ -285,9 +291,10 @@ def _case_view(report: Report, case: CaseResult) -> Iterator[RenderableType]:
     for index in range(case.turns):
         turn = TurnPair(case, index)
         yield Text(f"  #{index + 1} user      {turn.user_text}")
-        yield Text(f"     answered  {_answer(turn)}")
+        answer, due = unlike(turn.answer, turn.expected_answer) if turn.actual and turn.expected else ("", "")
+        yield Text(f"     answered  {_answer(turn)}{answer}")
         if turn.expected and (turn.actual is None or turn.expected_answer != turn.answer):
-            yield Text(f"     expected  {turn.expected_answer}", style="dim")
+            yield Text(f"     expected  {turn.expected_answer}{due}", style="dim")
         for error in turn.errors:
             yield Text(f"     model     {_indented(error)}", style="yellow")
         for injection in (injection for injection in case.injections if injection.invocation_index == index):

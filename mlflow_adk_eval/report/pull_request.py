@@ -19,6 +19,7 @@ from mlflow_adk_eval.report.markdown import MARKS, table
 from mlflow_adk_eval.results.decision import Decision
 from mlflow_adk_eval.results.outcomes import Scored, grouped, reason_of
 from mlflow_adk_eval.results.report import Report
+from mlflow_adk_eval.runs.ignored_calls import ignored_calls_of
 from mlflow_adk_eval.text import counted, listed, plain
 
 _MAX_COMMENT = 60_000
@@ -45,6 +46,7 @@ def comment_of(
     why += [f"{counted(causes.unread, 'more case run')} did not pass"] if causes.unread else []
     spent = [*_spent(report, prices)] if report else []
     title, outcome, address, missing = (about_it.get(name, "") for name in ("title", "outcome", "page", "missing"))
+    ignored = str(ignored_calls_of(report)) if report else ""
     page = ""
     for most in (5, 3, 1):  # until GitHub takes it
         parts = [
@@ -52,6 +54,7 @@ def comment_of(
             _short(outcome),
             _folded("", [_short(reason) for reason in decision.reasons], most),
             _folded("**Why cases did not pass**", why, most),
+            f"⚠️ {_short(ignored)}" if ignored else "",
             *(_changes(comparison, most) if comparison else ()),
             _folded("**Cost**", spent, len(spent)),
             f"This page is incomplete: {_short(missing)}" if missing else "",

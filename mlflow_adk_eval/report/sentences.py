@@ -24,6 +24,7 @@ from mlflow_adk_eval.results.outcomes import Verdict, reaches
 from mlflow_adk_eval.results.repeats import CaseRepeats, Repeats
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.results.usage import JudgeUsage
+from mlflow_adk_eval.runs.ignored_calls import ignored_calls_of
 from mlflow_adk_eval.runs.replays import Replays, replays_of
 from mlflow_adk_eval.text import counted, format_number
 
@@ -170,8 +171,9 @@ def circumstances(
         judging: what judges took, where that is not the evaluation's.
         simulating: what the models that played users took, likewise.
     """
-    replayed = ""
+    replayed = ignored = ""
     if isinstance(of, Report):
+        ignored = str(ignored_calls_of(of))
         replayed = format_replays(of.world, replays_of(of)) if of.world else ""
         judging, simulating, of = of.judging, of.simulating, of.cases.courses()
     endings: list[Ending] = []
@@ -180,6 +182,7 @@ def circumstances(
         endings += [course.ending] if course.ending else []
         injections += (injection for injection in course.injections if injection.kind not in REPLAYED)
     return {
+        **({"Calls not expected": ignored} if ignored else {}),
         **({"Recordings": replayed} if replayed else {}),
         **({"Endings": format_endings(endings)} if endings else {}),
         **({"Tool environment": format_injections(injections)} if injections else {}),

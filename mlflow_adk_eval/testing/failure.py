@@ -11,14 +11,14 @@ from typing import Literal
 
 from mlflow_adk_eval.config.eval_config import EvalConfig
 from mlflow_adk_eval.criteria.alignment import align, call_differences
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, ignored_by, made_calls
 from mlflow_adk_eval.evalset.conversation import TurnPair
 from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.report.findings import why_of
 from mlflow_adk_eval.report.sentences import format_threshold
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Outcome, Scored, reason_of
 from mlflow_adk_eval.results.table import cell_at
-from mlflow_adk_eval.text import format_number
+from mlflow_adk_eval.text import format_number, unlike
 
 Tone = Literal["", "head", "expected", "actual", "missed", "unknown", "dim"]
 """What a piece of text is, for whoever gives it a colour."""
@@ -88,6 +88,9 @@ def word_diff(expected: str, actual: str) -> list[Span]:
             spans.append((f"[-{old}-]", "expected"))
         if new:
             spans.append((f"{{+{new}+}}", "actual"))
+        expected_characters, actual_characters = unlike(old, new)
+        if expected_characters and not (old + new).isascii():
+            spans.append((f"[expected{expected_characters}, got{actual_characters}]", "dim"))
     return spans
 
 
@@ -231,7 +234,9 @@ def _calls(actual: Sequence[FunctionCall], expected: Sequence[FunctionCall], set
             continue
         if step.expected:
             yield line(f"    - {_call(step.expected)}", "expected")
-        if step.actual:
+        if step.actual and step.kind == "unexpected" and settings.match_type != "EXACT":
+            yield line(f"    ~ {_call(step.actual)}  ({ignored_by(settings)})", "unknown")
+        elif step.actual:
             yield line(f"    + {_call(step.actual)}", "actual")
         if step.expected and step.actual:
             for found in islice(call_differences(step.actual, step.expected), _MAX_DIFFERENCES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import warnings
@@ -11,7 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 import pytest
@@ -392,6 +393,29 @@ _LINE = "adk_case"
 """The attribute of a test report that carries the result, also from a worker of xdist."""
 
 
+def refuse_silent_exit(config: pytest.Config) -> Callable[[], None]:
+    """Let ``os._exit`` in this process end pytest with an error and a sentence; return what undoes that.
+
+    An agent that calls it with 0 would end pytest without a summary and with the exit code of success. Compiled code can still do so.
+    """
+    exit_at_once, pid = os._exit, os.getpid()
+
+    def exit_with_error(status: int) -> NoReturn:
+        if os.getpid() != pid:  # so end the workers of `multiprocessing`, and other forks
+            exit_at_once(status)
+        capture: Any = config.pluginmanager.getplugin("capturemanager")
+        if capture is not None:
+            capture.suspend_global_capture()
+        os.write(2, f"\nerror: the agent, a metric or a library called os._exit({status}), which ends pytest without a verdict\n".encode())
+        exit_at_once(status or pytest.ExitCode.INTERNAL_ERROR)
+
+    def undo() -> None:
+        os._exit = exit_at_once
+
+    os._exit = exit_with_error
+    return undo
+
+
 class PytestSession:
     """The plugin that is registered where there is an agent."""
 
@@ -405,6 +429,7 @@ class PytestSession:
         self._items: list[EvalCaseItem] = []
         self._done: dict[JobKey, tuple[Job, ExecutedCase]] = {}
         self._results = Results()
+        self._allow_exit = refuse_silent_exit(config)
 
     def prepare(self, file: EvalFile) -> None:
         """Make sure that a file's cases can run.
@@ -509,6 +534,7 @@ class PytestSession:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """End everything, and hand over what there is."""
+        self._allow_exit()
         cases = None
         if isinstance(self._ready, Waiting):
             self._ready.close()

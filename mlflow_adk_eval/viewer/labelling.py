@@ -116,7 +116,7 @@ def _shown(opened: OpenRun, judged: JudgedRun, unit: Unit, texts: Texts) -> dict
     (view,) = case_views(opened.report, [case], texts, slice(max(index - _TURNS_BEFORE, 0), index + 1))
     # What differs from the expectation is what the judge may have gone by: the labeller is to see it without a hint.
     *before, turn = (
-        replace(turn, verdict=None, cells=(), information="", steps=tuple(replace(step, good=True, label="") for step in turn.steps))
+        replace(turn, verdict=None, cells=(), information="", steps=tuple(replace(step, tone="quiet", label="") for step in turn.steps))
         for turn in view.turns
     )
     settings = judged.report.config.criteria_of(unit.eval_id)[unit.criterion]

@@ -104,14 +104,15 @@ def run_facts(opened: OpenRun) -> dict[str, str]:
     for one, unit in measured:
         number = format_number(one.mean) if (one.mean or 0.0) < _WHOLE else f"{one.mean:,.0f}"
         means.append(f"{number} {unit}" + ("" if complete else f" ({one.evaluated:,} turns)"))
-    facts = {
+    told = circumstances(report)
+    facts: dict[str, str] = {
         "Eval set": report.eval_set.eval_set_id,
         "Agent version": row.version if row.version == row.agent else f"{row.agent} {row.version}".strip(),
         "Commit": row.commit,
         "Started": moment(row.started),
         "Mean per turn": " · ".join(means) + (extents[0] if complete else ""),
         "Judges": ": ".join(filter(None, (row.judges, usage))),
-        "Recordings": circumstances(report).get("Recordings", ""),
+        **{name: told[name] for name in ("Calls not expected", "Recordings") if name in told},
         "Runs of each case": str(report.num_runs) if report.num_runs > 1 else "",
     }
     return {name: value for name, value in facts.items() if value}

@@ -39,17 +39,13 @@ def recorded(tmp_path: Path, **changes: object) -> Path:
 
 
 def invoke(*arguments: object) -> Result:
-    """Run the command line in this process, through the same `main` that users start."""
-
+    """Run the command line in this process, by all that the program does."""
     command = [str(argument) for argument in arguments]
     runner = CliRunner()
     with runner.isolation() as streams:
         before, sys.argv = sys.argv, ["mlflow-adk-eval", *command]
         try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
+            code = cli.run_here()
         finally:
             sys.argv = before
         return Result(runner, streams[0].getvalue(), streams[1].getvalue(), streams[2].getvalue(), None, code, None)

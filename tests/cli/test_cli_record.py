@@ -229,8 +229,8 @@ def test_ctrl_c_keeps_what_was_recorded(talker: str, tmp_path: Path) -> None:
 def test_recording_and_scoring_need_no_mlflow(talker: str, tmp_path: Path) -> None:
     talks(tmp_path, asks("fine", "hello"))
     code = (
-        "import sys\nfrom mlflow_adk_eval.cli.main import main\n"
-        "def cli(*words):\n    sys.argv[1:] = words\n    try:\n        main()\n    except SystemExit as stop:\n        assert not stop.code, stop.code\n"
+        "import sys\nfrom mlflow_adk_eval.cli.main import run_here\n"
+        "def cli(*words):\n    sys.argv[1:] = words\n    code = run_here()\n    assert not code, code\n"
         f"cli('record', {talker!r}, 'talks.evalset.json', '-o', 'talks.json')\n"
         "cli('score', 'talks.evalset.json', '--actual', 'talks.json')\nprint('mlflow' in sys.modules)"
     )

@@ -117,7 +117,7 @@ def test_a_recording_becomes_the_cases_and_calls_of_tools_a_criterion(project: P
 
 
 def criteria(*, calls: bool) -> dict[str, Any]:
-    trajectory = {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "IN_ORDER"}}
+    trajectory = {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": "EXACT"}}
     return {**(trajectory if calls else {}), "response_match_score": 0.8}
 
 

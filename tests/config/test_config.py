@@ -244,10 +244,13 @@ def test_a_threshold_must_be_reachable(name: str, threshold: Any, wanted: str) -
 
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_both_ends_of_the_range_can_be_asked_for(criterion: str) -> None:
-    low, high = CRITERIA[criterion].bounds
-    assert only(low, criterion).threshold == low
-    if math.isfinite(high):
-        assert only(high, criterion).threshold == high
+    required: dict[str, Any] = {"tools": ["delete_account"]} if criterion == "forbidden_tools_v1" else {}
+    for end in filter(math.isfinite, CRITERIA[criterion].bounds):
+        assert only({"threshold": end} | required if required else end, criterion).threshold == end
+
+
+def test_a_threshold_alone_does_not_hide_what_else_is_required() -> None:
+    assert problems_of({"criteria": {"forbidden_tools_v1": 1.0}}) == {"$.criteria.forbidden_tools_v1.tools": ("this required field", "")}
 
 
 def test_several_problems_are_told_at_once() -> None:

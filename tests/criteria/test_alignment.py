@@ -178,3 +178,35 @@ def test_hundreds_of_calls_are_aligned_without_their_order() -> None:
     steps = align(many[::-1], many)
     assert {step.kind for step in steps} == {"same"}
     assert len(steps) == 600
+
+
+@pytest.mark.parametrize(
+    ("expected", "actual", "characters"),
+    [
+        (
+            "Zürich",
+            "Zu\u0308rich",
+            ("U+00FC LATIN SMALL LETTER U WITH DIAERESIS", "U+0075 LATIN SMALL LETTER U, U+0308 COMBINING DIAERESIS"),
+        ),
+        ("gate A", "gate \u0410", ("U+0041 LATIN CAPITAL LETTER A", "U+0410 CYRILLIC CAPITAL LETTER A")),
+        ("a b", "a\u00a0b", ("U+0020 SPACE", "U+00A0 NO-BREAK SPACE")),
+        ("ok", "o\u200bk", ("without a character there", "U+200B ZERO WIDTH SPACE")),
+        ("ok", "ok ", ("without a character there", "U+0020 SPACE")),
+        ("x" * 300 + "-", "x" * 300 + "\u2011", ("U+002D HYPHEN-MINUS", "U+2011 NON-BREAKING HYPHEN")),
+        ("don't", "don’t", ("U+0027 APOSTROPHE", "U+2019 RIGHT SINGLE QUOTATION MARK")),
+    ],
+)
+def test_texts_that_look_the_same_are_shown_with_their_characters(expected: str, actual: str, characters: tuple[str, str]) -> None:
+    (found,) = differences({"city": actual}, {"city": expected})
+    assert found.expected.endswith(f" ({characters[0]})")
+    assert found.actual.endswith(f" ({characters[1]})")
+
+
+def test_texts_that_look_different_are_shown_without() -> None:
+    (found,) = differences("Oslo", "Rom")
+    assert (found.expected, found.actual) == ("'Rom'", "'Oslo'")
+
+
+def test_keys_that_look_the_same_are_shown_with_their_characters() -> None:
+    found = [place.path for place in differences({"n\u0430me": 1}, {"name": 1})]
+    assert found == ["$.name (U+0061 LATIN SMALL LETTER A)", "$.n\u0430me (U+0430 CYRILLIC SMALL LETTER A)"]

@@ -53,7 +53,8 @@ def settings_of(name: str) -> dict[str, Any]:
     """Settings with which a criterion applies to any case and needs no service."""
     rubrics = {"rubrics": RUBRICS} if issubclass(CRITERIA[name].settings, RubricSettings) else {}
     backend = {"backend": "judge"} if issubclass(CRITERIA[name].settings, VertexSettings) else {}
-    return {"threshold": threshold_of(name)} | rubrics | backend
+    forbidden = {"tools": ["search", {"name": "book", "args": {"day": 1}}]} if name == "forbidden_tools_v1" else {}
+    return {"threshold": threshold_of(name)} | rubrics | backend | forbidden
 
 
 def oracle(seed: int = 0, *, failing: float = 0.0) -> Ask:

@@ -28,6 +28,10 @@ VERTEX = {"GOOGLE_CLOUD_PROJECT": "acme", "GOOGLE_CLOUD_LOCATION": "us-central1"
 """For the metrics that only Vertex has, which is not asked here."""
 
 
+REQUIRED: dict[str, dict[str, Any]] = {"forbidden_tools_v1": {"tools": ["delete_account"]}}
+"""What a criterion requires besides a threshold."""
+
+
 def function(name: str) -> Any:
     return getattr(metrics, name)
 
@@ -35,7 +39,7 @@ def function(name: str) -> Any:
 def needed(name: str) -> dict[str, Any]:
     """What a criterion's function cannot do without here, where there is no Vertex, but for the metrics that only Vertex has."""
     ours = issubclass(CRITERIA[name].settings, VertexSettings) and CRITERIA[name].prompts
-    return {"threshold": 1.0, **({"backend": "judge"} if ours else {})}
+    return {"threshold": 1.0, **({"backend": "judge"} if ours else {}), **REQUIRED.get(name, {})}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +67,7 @@ class TestEveryCriterion:
         with pytest.raises(
             ConfigError, match=rf"1 problem.*\n  \$\.criteria\.{name}\.threshold: found nothing; wanted this required field"
         ):
-            function(name)()
+            function(name)(**REQUIRED.get(name, {}))
 
     def test_refuses_a_threshold_that_no_score_has(self, name: str) -> None:
         with pytest.raises(ConfigError, match=rf"\$\.criteria\.{name}\.threshold: found -1"):

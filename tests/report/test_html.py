@@ -75,7 +75,7 @@ def test_tool_calls_stand_beside_those_they_stand_for() -> None:
     assert '{"room": "<del>hall</del>", "to": 1}' in page(report()).replace("&#34;", '"')
 
 
-@pytest.mark.parametrize(("match_type", "label"), [("EXACT", "unexpected"), ("IN_ORDER", "additional, allowed")])
+@pytest.mark.parametrize(("match_type", "label"), [("EXACT", "unexpected"), ("IN_ORDER", "not expected; ignored by IN_ORDER")])
 def test_a_further_call_is_called_wrong_only_where_it_is(match_type: str, label: str) -> None:
     cases = eval_set({"a": [turn("q", "yes", ("look", {}))]})
     config = {"criteria": {"tool_trajectory_avg_score": {"threshold": 1.0, "match_type": match_type}}}

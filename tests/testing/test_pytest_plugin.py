@@ -72,6 +72,23 @@ def names(result: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in result.stdout.splitlines() if "::" in line]
 
 
+class TestTheEndOfTheProcess:
+    def test_an_agent_that_ends_the_process_is_no_success(self, project: Path) -> None:
+        (project / "ending.py").write_text("import os\ndef agent(text): os._exit(0)\n")
+        result = run(project, "evals", agent="ending:agent")
+        assert result.returncode == pytest.ExitCode.INTERNAL_ERROR
+        assert "error: the agent, a metric or a library called os._exit(0), which ends pytest without a verdict" in result.stderr
+
+    def test_a_fork_of_an_agent_ends_itself(self, project: Path) -> None:
+        code = (
+            "import os\ndef agent(text):\n    child = os.fork()\n    if not child: os._exit(0)\n    os.waitpid(child, 0)\n    return 'Hi'\n"
+        )
+        (project / "ending.py").write_text(code)
+        result = run(project, "evals", agent="ending:agent")
+        assert result.returncode == pytest.ExitCode.TESTS_FAILED
+        assert "os._exit" not in result.stdout + result.stderr
+
+
 class TestCollection:
     def test_without_an_agent_nothing_is_collected_nor_imported(self, project: Path) -> None:
         (project / "snapshot.test.json").write_text("no json at all")

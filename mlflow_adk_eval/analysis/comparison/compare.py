@@ -35,7 +35,7 @@ from mlflow_adk_eval.evalset.models import FunctionCall
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.notebook import MOST, summary_html
 from mlflow_adk_eval.results.outcomes import CaseResult, Outcome, Scored, Stored, Verdict, Vote, explanation_of, grouped
-from mlflow_adk_eval.text import counted
+from mlflow_adk_eval.text import counted, unlike
 
 Kind = Literal["call", "argument", "response", "item", "state", "same", "error", "threshold", "reason"]
 """What changed: a call of a tool, an argument of one, the response, a rubric or sentence, the session's state; nothing that the agent
@@ -74,7 +74,8 @@ class Cause:
             case "argument":
                 text = f"{self.subject} is called with {self.path} = {after}, was {before}" + (f" (expected {wanted})" if wanted else "")
             case "response":
-                new = f"says “{after}” instead of “{before}”" if before else f"also says “{after}”"
+                was, now = unlike(before, after)
+                new = f"says “{after}”{now} instead of “{before}”{was}" if before else f"also says “{after}”"
                 text = f"the response {new if after else f'no longer says “{before}”'}"
             case "item":
                 verdict = f"judged {after}{f', was {before}' if before else ''}" if after else f"no longer judged; was {before}"

@@ -39,6 +39,7 @@ from mlflow_adk_eval.results.decision import Check, Decision
 from mlflow_adk_eval.results.outcomes import Verdict
 from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runs.examined import ExaminedRun, ReadableRun
+from mlflow_adk_eval.runs.ignored_calls import ignored_calls_of
 from mlflow_adk_eval.runs.manifest import part_of
 from mlflow_adk_eval.runs.replays import replays_of
 from mlflow_adk_eval.text import counted, few
@@ -231,6 +232,8 @@ def _doubts(policy: Policy, run: ReadableRun) -> Iterator[str]:
         yield f"{len(run.copies)} cases repeat the content of another case and count only once: {copies}"
     if policy.holdout:
         yield UNSCORED
+    if ignored := str(ignored_calls_of(run.report)):
+        yield ignored
     if not policy.replay and run.report.world and ((found := replays_of(run.report)).replayed or found.replayed_requests):
         yield f"{found.tools} and {found.models} were answered from a recording; no `replay` in the policy says whether that may be"
     if policy.config:

@@ -27,7 +27,7 @@ from mlflow_adk_eval.criteria.text import common_rows
 from mlflow_adk_eval.redact import redacted, without_credentials
 from mlflow_adk_eval.report import sentences
 from mlflow_adk_eval.results.outcomes import Scored, explanation_of
-from mlflow_adk_eval.text import beginning
+from mlflow_adk_eval.text import beginning, unlike
 
 T = TypeVar("T")
 
@@ -207,6 +207,9 @@ def common_subsequence(left: Sequence[str], right: Sequence[str]) -> Iterator[tu
 def marked(expected: str, actual: str) -> tuple[str, str]:
     """Return two texts with marks on what only one of them has."""
     left, right = differing(expected, actual)
+    want, got = unlike(expected, actual)
+    if want or got:  # nobody would see what the marks are about
+        left, right = (*left, (want, True)), (*right, (got, True))
     return _with_marks(left, "del"), _with_marks(right, "ins")
 
 

@@ -13,13 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 from markupsafe import Markup
 
 from mlflow_adk_eval.analysis.stats.intervals import mean_interval
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.criteria.alignment import align
-from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, made_calls
+from mlflow_adk_eval.criteria.trajectory import ToolTrajectorySettings, ignored_by, made_calls
 from mlflow_adk_eval.criteria.transcript import Step, StepKind, final_material, steps, user_material
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
 from mlflow_adk_eval.evalset.media import Media
@@ -55,12 +56,16 @@ class CallView:
     """What the tool returned, as JSON; empty where that is not known or not shown."""
 
 
+Tone = Literal["quiet", "missing", "wrong"]
+"""How a label is coloured: as nothing to look at, as something that decides nothing but may matter, or as a fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepView:
     """A call that was expected, and what was done instead."""
 
     label: str
-    good: bool
+    tone: Tone
     expected: CallView | None
     actual: CallView | None
 
@@ -129,10 +134,16 @@ def turn_view(
 
     steps: list[StepView] = []
     if turn.expected is None:
-        steps += (StepView("", True, None, view(call)) for call in calls[:MOST_CALLS])  # noqa: FBT003 - nothing says that it is wrong
+        steps += (StepView("", "quiet", None, view(call)) for call in calls[:MOST_CALLS])
     elif calls or due:
-        extra = ("unexpected", False) if trajectory.match_type == "EXACT" else ("additional, allowed", True)
-        labels = {"same": ("as expected", True), "changed": ("other arguments", False), "missing": ("missing", False), "unexpected": extra}
+        labels: dict[str, tuple[str, Tone]] = {
+            "same": ("as expected", "quiet"),
+            "changed": ("other arguments", "wrong"),
+            "missing": ("missing", "wrong"),
+            "unexpected": ("unexpected", "wrong"),
+        }
+        if trajectory.match_type != "EXACT":
+            labels["unexpected"] = (ignored_by(trajectory), "missing")
         ordered = trajectory.match_type != "ANY_ORDER"
         for step in align(calls[:MOST_CALLS], due[:MOST_CALLS], ordered=ordered, ignore_args=trajectory.ignore_args):
             want, got = step.expected, step.actual
