@@ -24,7 +24,7 @@ from mlflow_adk_eval.config.spec import CriterionSettings, CriterionSpec, read_n
 from mlflow_adk_eval.criteria.alignment import MATCH_TYPES, MatchType, Step, align, differences, json_equal, trajectory_matches
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.evalset.conversation import InnerCall
-from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
+from mlflow_adk_eval.evalset.models import OPEN, OPEN_CALLS, EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, mean
@@ -69,7 +69,8 @@ class ToolParameterSettings(ToolCallSettings):
 
     def applies_to(self, case: EvalCase) -> bool:
         """Leave out a case that expects no call: it has no argument to compare."""
-        return case.conversation is None or OPEN in case.tags or any(turn.tool_calls for turn in case.conversation)
+        is_open = OPEN in case.tags or OPEN_CALLS in case.tags
+        return case.conversation is None or is_open or any(turn.tool_calls for turn in case.conversation)
 
     def scores_turn(self, case: EvalCase, index: int) -> bool:
         """Leave out a turn that expects no call."""

@@ -36,6 +36,7 @@ CELLS: Mapping[str, str] = {
     "run_index": "which run of the case it is, from 0",
     "error": "why the agent did not finish the case; empty if it did",
     "unfinished": "whether the agent failed in the last turn",
+    "unknown": 'what nobody could see of the conversation: a list of {"what", "why"}, optionally with "turn", counted from 0',
 }
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
@@ -93,6 +94,8 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         name = str(read.cells.get("eval_id", source))
         case = EvalCase(eval_id=name, conversation=expected.turns, session_input=session, rubrics=rubrics, final_session_state=state)
     said: dict[Need, bool] = {"expected_response": "targets" in read.cells, "expected_calls": is_told, "calls": did.calls}
+    unsaid = tuple(Unknown(what=need, why=f"the row has no {CELL_OF[need]}") for need, is_said in said.items() if not is_said)
+    stated = parse(tuple[Unknown, ...], read.json_list("unknown") if "unknown" in read.cells else (), f"{source}, unknown")
     error, unfinished = read.cells.get("error", ""), bool(read.whole_number("unfinished", most=1))
     if not isinstance(error, str):
         raise read.problem("error", shown(error), "a text")
@@ -105,7 +108,7 @@ def row_of(cells: Mapping[str, Any], source: str = "row") -> Row:
         session_state=read.json_object("session_state"),
         error=error or ("its last turn is unfinished" if unfinished else ""),
         unfinished=unfinished,
-        unknown=tuple(Unknown(what=need, why=f"the row has no {CELL_OF[need]}") for need, is_said in said.items() if not is_said),
+        unknown=unsaid + stated,
     )
     return Row(case=case, conversation=conversation, run_index=read.whole_number("run_index"))
 
