@@ -376,6 +376,7 @@ def capture(
     The recorded behavior becomes the reference for later versions.
     """
     from mlflow_adk_eval.evalset.files import stem_of, write_eval_set  # noqa: PLC0415 - `--help` stays fast
+    from mlflow_adk_eval.evalset.models import OPEN_CALLS  # noqa: PLC0415
 
     shared.check_output(output, force=force)
     function = shared.redact_function(redact)
@@ -384,7 +385,12 @@ def capture(
     cases, turns = len(eval_set.eval_cases), sum(len(case.conversation or ()) for case in eval_set.eval_cases)
     text = f"{output}: {counted(cases, 'case')}, {counted(turns, 'turn')}"
     agent = only_agent(asks=False, needed=False) or "AGENT"
-    tell(text, as_json=as_json, then=command("run", agent, output), file=str(output), cases=cases, turns=turns)
+    opened = sum(OPEN_CALLS in case.tags for case in eval_set.eval_cases)
+    if opened:
+        text += (
+            f"\n  the traces do not say which tools were called in {counted(opened, 'case')}: write that, and remove the tag {OPEN_CALLS!r}"
+        )
+    tell(text, as_json=as_json, then=command("run", agent, output), file=str(output), cases=cases, turns=turns, open=opened)
 
 
 @click.command("export", epilog=shared.NO_VERDICT)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mlflow_adk_eval.config.spec import ReferenceSettings
 from mlflow_adk_eval.criteria.transcript import words_of
-from mlflow_adk_eval.evalset.models import EvalCase, Invocation
+from mlflow_adk_eval.evalset.models import OPEN_CALLS, EvalCase, Invocation
 
 
 class ExpectedResponseSettings(ReferenceSettings):
@@ -39,6 +39,8 @@ class ExpectedCallsSettings(ReferenceSettings):
         if lacking := super().lack(case, index):
             return lacking
         turns = case.conversation or ()
+        if OPEN_CALLS in case.tags:
+            return f"the expected calls, which nobody has written (its tag is {OPEN_CALLS!r})"
         if not self.only_where_expected or index >= len(turns):
             return ""
         return "expected calls (no intermediate_data)" if turns[index].intermediate_data is None else ""

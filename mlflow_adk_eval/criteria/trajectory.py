@@ -35,7 +35,7 @@ from mlflow_adk_eval.criteria.alignment import (
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings
 from mlflow_adk_eval.evalset.conversation import InnerCall
-from mlflow_adk_eval.evalset.models import OPEN, EvalCase, FunctionCall, Invocation
+from mlflow_adk_eval.evalset.models import OPEN, OPEN_CALLS, EvalCase, FunctionCall, Invocation
 from mlflow_adk_eval.evalset.observation import Need
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Judged, Outcome, Scored, mean
@@ -86,13 +86,18 @@ class ToolParameterSettings(ToolCallSettings):
         """Leave out a case that expects no call: it has no argument to compare."""
         if not super().applies_to(case):
             return False
-        return case.conversation is None or OPEN in case.tags or any(turn.tool_calls for turn in case.conversation)
+        return case.conversation is None or _is_open(case) or any(turn.tool_calls for turn in case.conversation)
 
     def scores_turn(self, case: EvalCase, index: int) -> bool:
         """Leave out a turn that expects no call."""
         if not super().scores_turn(case, index):
             return False
-        return OPEN in case.tags or all(turn.tool_calls for turn in (case.conversation or ())[index : index + 1])
+        return _is_open(case) or all(turn.tool_calls for turn in (case.conversation or ())[index : index + 1])
+
+
+def _is_open(case: EvalCase) -> bool:
+    """Whether nobody has written yet which calls are expected."""
+    return OPEN in case.tags or OPEN_CALLS in case.tags
 
 
 Compare = Callable[[Sequence[FunctionCall], Sequence[FunctionCall], Any], Scored | None]

@@ -431,6 +431,8 @@ class ConversationScenario(Written):
 _SOURCES = ("conversation", "conversation_scenario")
 OPEN = "open"
 """The tag of a case of which nobody has said yet what is expected."""
+OPEN_CALLS = "open calls"
+"""The tag of a case of which nobody has said yet which tool calls are expected, though perhaps which answers."""
 
 
 class EvalCase(Written):

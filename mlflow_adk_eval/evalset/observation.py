@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
-from mlflow_adk_eval.evalset.models import IntermediateData, Invocation, InvocationEvents, Model
+from mlflow_adk_eval.evalset.models import OPEN_CALLS, EvalCase, IntermediateData, Invocation, InvocationEvents, Model
 
 Expectation = Literal["reference", "expected_response", "expected_calls", "expected_state", "scenario", "rubrics", "baseline"]
 """What a case says beforehand.
@@ -76,6 +76,10 @@ NAMES: Mapping[Need, str] = {
 _PLURAL = frozenset({"expected_calls", "rubrics", "media", "calls", "call_results", "documents", "inner_calls", "model_errors"})
 
 
+ATTRIBUTE = "adk_eval.unknown"
+"""The attribute by which spans of this package say what is unknown of a turn."""
+
+
 class Unknown(Model, extra="forbid"):
     """One thing that the source of a conversation does not know."""
 
@@ -88,6 +92,14 @@ class Unknown(Model, extra="forbid"):
     def __str__(self) -> str:
         """Return it as a sentence: ``the tool calls are unknown: a chat span does not say it``."""
         return f"{NAMES[self.what]} {'are' if self.what in _PLURAL else 'is'} unknown: {self.why}"
+
+
+def unwritten(case: EvalCase) -> tuple[Unknown, ...]:
+    """Return what nobody has written of a case yet, which is not the same as expecting none."""
+    if OPEN_CALLS not in case.tags:
+        return ()
+    why = f"nobody has written them; write them, and remove the tag {OPEN_CALLS!r} of the case"
+    return (Unknown(what="expected_calls", why=why),)
 
 
 class Observed(Protocol):
@@ -183,15 +195,21 @@ SILENT = "silent"
 """How `blind_spots` calls a turn in which the agent did nothing."""
 
 
-def blind_spots(conversation: Observed, turn: int) -> list[str]:
+def blind_spots(conversation: Observed, turn: int, case: EvalCase | None = None) -> list[str]:
     """Return the names of all that is unknown of a turn, and ``silent`` where the agent did nothing in it.
+
+    Args:
+        conversation: the conversation.
+        turn: the turn, counted from 0.
+        case: what may not say what it expects; ``None``: it says it.
 
     >>> from types import SimpleNamespace
     >>> said = Invocation.model_validate({"user_content": {}, "final_response": {"parts": [{"text": "hello"}]}, "duration": 1})
     >>> blind_spots(SimpleNamespace(actual=[said], session_state={}, inner_calls=None, unknown=()), 0)
     ['usage', 'model_calls', 'model_errors']
     """
-    names: list[str] = [need for need in NAMES if reason(conversation, turn, need)]
+    open_needs = {entry.what for entry in unwritten(case)} if case else set[Need]()
+    names: list[str] = [need for need in NAMES if need in open_needs or reason(conversation, turn, need)]
     if turn < len(conversation.actual) and is_void(conversation.actual[turn]):
         names.append(SILENT)
     return names

@@ -137,7 +137,10 @@ def _outputs_with_trace(trace: Trace, outputs: Any) -> Any:
         raise
     failure = {"error": conversation.error, "unfinished": conversation.unfinished} if conversation.error else {}
     state = {"session_state": conversation.session_state} if conversation.session_state is not None else {}
-    return {**state, **failure, **with_turns(outputs, conversation.actual)}
+    told = {**state, **failure, **with_turns(outputs, conversation.actual)}
+    if conversation.unknown:
+        told["unknown"] = [entry.model_dump(exclude_none=True) for entry in conversation.unknown]
+    return told
 
 
 WORKERS = "MLFLOW_GENAI_EVAL_MAX_WORKERS"

@@ -21,7 +21,7 @@ from mlflow_adk_eval.agents.traces.conversations import Redact, Redactor
 from mlflow_adk_eval.analysis.calibration.labels import Label, Unit, opinions_of
 from mlflow_adk_eval.errors import UsageError, check_counts
 from mlflow_adk_eval.evalset.files import load_eval_set
-from mlflow_adk_eval.evalset.models import OPEN, Content, EvalCase, EvalSet, Invocation, Part
+from mlflow_adk_eval.evalset.models import OPEN, OPEN_CALLS, Content, EvalCase, EvalSet, Invocation, Part
 from mlflow_adk_eval.gating.calibration import judged_run
 from mlflow_adk_eval.gating.named_runs import run_id_of
 from mlflow_adk_eval.gating.registry import MlflowStore, store_at
@@ -188,7 +188,8 @@ def _case(case: CaseResult, answers: Mapping[tuple[str, int | None], str], redac
                 creation_timestamp=turn.creation_timestamp,
             )
         )
-    tags = [TAG] if all(turn.final_response for turn in turns) else [TAG, OPEN]
+    # A person who wrote an answer has not said which calls lead to it.
+    tags = [TAG, OPEN_CALLS] if all(turn.final_response for turn in turns) else [TAG, OPEN]
     named = {"eval_id": numbered(case.eval_id, taken), "creation_timestamp": turns[0].creation_timestamp if turns else 0.0}
     return EvalCase.model_validate({**named, "conversation": turns, "tags": tags})
 

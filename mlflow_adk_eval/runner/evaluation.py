@@ -31,6 +31,7 @@ from mlflow_adk_eval.criteria.plan import plan
 from mlflow_adk_eval.errors import UsageError, check_counts, foreign_code
 from mlflow_adk_eval.evalset.conversation import Conversation, Origin, ended_by_model
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet
+from mlflow_adk_eval.evalset.observation import unwritten
 from mlflow_adk_eval.evalset.parse import no_collection, no_rescanning
 from mlflow_adk_eval.evalset.rows import StreamedCases
 from mlflow_adk_eval.judge.session import JudgeSession
@@ -172,7 +173,7 @@ async def apply_criteria(
         unfinished=conversation.unfinished,
         ending=conversation.ending,
         inner_calls=conversation.inner_calls,
-        unknown=conversation.unknown,
+        unknown=conversation.unknown + unwritten(case),
         baseline=tuple(others[run_index % len(others)].actual) if others else None,
     )
     if not run.actual:

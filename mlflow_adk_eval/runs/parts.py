@@ -204,7 +204,7 @@ class PartWriter:
                 error = conversation.error if index >= last else ""
                 verdict = row_verdict(result.results, index)
                 verdict = "undecided" if error and verdict == "passed" else verdict
-                unknown = " ".join(blind_spots(conversation, index))
+                unknown = " ".join(blind_spots(conversation, index, case))
                 self._head.append((result.eval_id, result.run_index, index, verdict, error, unknown))
             by_criterion = {one.criterion: one for one in result.results}
             for name, (cells, overall) in self._cells.items():

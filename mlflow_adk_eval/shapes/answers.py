@@ -39,7 +39,7 @@ USER = ("messages", "input", "query", "question", "prompt", "user_message", "mes
 """What inputs may call the user's message, or messages."""
 ANSWER = ("response", "output", "answer", "text", "content", "result")
 """What outputs may call the answer, in whatever shape it is."""
-BESIDE = ("tool_calls", "session_state", "run_index", "error", "unfinished")
+BESIDE = ("tool_calls", "session_state", "run_index", "error", "unfinished", "unknown")
 """What outputs may say beside what was answered."""
 STEPS = {"intermediate_data", "intermediateData"}
 _FINAL = {"final_response", "finalResponse"}

@@ -97,6 +97,8 @@ def outputs_of(conversation: Conversation) -> dict[str, Any]:
         outputs["session_state"] = dict(conversation.session_state)
     if conversation.error:
         outputs |= {"error": conversation.error, "unfinished": conversation.unfinished}
+    if conversation.unknown:
+        outputs["unknown"] = [entry.model_dump(exclude_none=True) for entry in conversation.unknown]
     return outputs
 
 

@@ -37,6 +37,7 @@ CELLS: Mapping[str, str] = {
     "run_index": "which run of the case it is, from 0",
     "error": "why the agent did not finish the case; empty if it did",
     "unfinished": "whether the agent failed in the last turn",
+    "unknown": 'what nobody could see of the conversation: a list of {"what", "why"}, optionally with "turn", counted from 0',
 }
 """Every cell that a row may have, by name, and what it holds. All but ``predictions`` may be missing."""
 
@@ -143,6 +144,12 @@ class _Cells:
             lacks["calls"] = self.missing(MADE, did.unreadable)
         return tuple(Unknown(what=need, why=f"the row has {lack}") for need, lack in lacks.items())
 
+    def stated(self) -> tuple[Unknown, ...]:
+        """Return what the row itself says to be unknown."""
+        if "unknown" not in self.cells:
+            return ()
+        return parse(tuple[Unknown, ...], self.json_list("unknown"), f"{self.source}, {self.place('unknown')}")
+
     def conversation(self, did: Told, case: EvalCase, expected: Told | None) -> Conversation:
         """Return what the agent did, with what the user said where the agent does not say so itself."""
         asked = case.conversation or ()
@@ -160,7 +167,7 @@ class _Cells:
             session_state=self.json_object("session_state"),
             error=error,
             unfinished=unfinished,
-            unknown=self.unsaid(expected, did),
+            unknown=self.unsaid(expected, did) + self.stated(),
         )
 
     def rubrics(self) -> tuple[Rubric, ...] | None:

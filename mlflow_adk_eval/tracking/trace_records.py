@@ -14,6 +14,7 @@ from typing import Any
 
 from mlflow_adk_eval.criteria.efficiency import tokens_of
 from mlflow_adk_eval.evalset.conversation import TurnPair, by_call
+from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.results.outcomes import CaseResult, CriterionResult, Vote
 from mlflow_adk_eval.results.table import ItemResult, Table, cell_at, columns_of, item_results, votes_by_turn
 from mlflow_adk_eval.text import beginning
@@ -97,6 +98,8 @@ class TraceRecord:
     ending_detail: str = ""
     injected: tuple[str, ...] = ()
     """The tool calls that the tool environment answered or delayed, and how."""
+    unknown: tuple[Json, ...] = ()
+    """What the source of the conversation does not know of the turn, each with why."""
 
 
 def records_of(
@@ -163,6 +166,11 @@ def records_of(
             ending=ending.reason if ending else "",
             ending_detail=storable_text(ending.detail, secrets) if ending else "",
             injected=tuple(storable_text(f"{one.tool}: {one}", secrets) for one in injections if one.invocation_index == index),
+            unknown=tuple(
+                {"what": entry.what, "why": storable_text(entry.why, secrets)}
+                for entry in case.conversation.unknown
+                if entry.turn in (None, index)
+            ),
         )
 
 

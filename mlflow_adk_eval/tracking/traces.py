@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
+from mlflow_adk_eval.evalset.observation import ATTRIBUTE
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.tracking.bundle import Run
 from mlflow_adk_eval.tracking.client import every_trace
@@ -217,6 +218,8 @@ def _spans(record: TraceRecord, trace_number: int, started_ns: int) -> list[Span
     }
     if record.injected:
         turn["adk_eval.injected"] = list(record.injected)
+    if record.unknown:
+        turn[ATTRIBUTE] = list(record.unknown)
     drafts: list[tuple[str, dict[str, Any]]] = [("invocation", turn)]
     ordered: list[tuple[int, int, ToolCall | ModelCall]] = [(number, 0, call) for number, call in enumerate(record.calls, start=1)]
     ordered += [(call.after, 1, call) for call in record.models]

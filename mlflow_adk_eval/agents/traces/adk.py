@@ -87,6 +87,7 @@ def adk_turn(trace: Trace, span: Span) -> TracedTurn:
     said: evals.Json = {"invocation_id": next(filter(None, ids), trace.id), "user_content": user, "final_response": final}
     details = evals.AppDetails(agent_details=agents) if agents else None
     done = evals.InvocationEvents(invocation_events=events)
+    said["inference_call_count"] = len(models) + len(inside)
     invocation = evals.Invocation(intermediate_data=done, app_details=details, **said, **times)
     return TracedTurn(invocation=invocation, error=error_of(span), agent=_agent_of(span))
 

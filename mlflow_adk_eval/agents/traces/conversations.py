@@ -20,7 +20,7 @@ from typing import Any
 
 from mlflow_adk_eval.agents.recordings import Recording
 from mlflow_adk_eval.agents.traces.adk import adk_turn, calls_tools, is_turn
-from mlflow_adk_eval.agents.traces.manual import manual_turn, manual_turns, record_error, records, tells
+from mlflow_adk_eval.agents.traces.manual import STEPS, UNTRACED, manual_turn, manual_turns, record_error, records, tells
 from mlflow_adk_eval.agents.traces.spans import RUN, Trace, TracedTurn, traces_of, unreadable
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, foreign_code, shown
 from mlflow_adk_eval.evalset import models as evals
@@ -81,6 +81,12 @@ class TracedConversation:
             raise all_of(problems, self.label)
         return tuple(turns)
 
+    @property
+    def _traces_steps(self) -> bool:
+        """Whether a tool or a retriever has a span anywhere, so that a turn without one had no call."""
+        roots = [root for trace in self.traces for root in trace.roots]
+        return any(span.kind in STEPS for root in roots for span in root.walk())
+
     def conversation(self, turns: Sequence[TracedTurn]) -> Conversation:
         """Return what the agent did, up to the turn in which it failed.
 
@@ -88,14 +94,21 @@ class TracedConversation:
             turns: what `turns` returns.
         """
         failed = next((index for index, turn in enumerate(turns) if turn.error), None)
+        unknown = tuple(
+            entry.model_copy(update={"turn": index})
+            for index, turn in enumerate(turns)
+            for entry in turn.unknown
+            if entry.why != UNTRACED or not self._traces_steps
+        )
         actual = tuple(turn.invocation for turn in (turns if failed is None else turns[: failed + 1]))
         if failed is None:
             error = next(filter(None, (record_error(span) for trace in self.traces for span in records(trace))), "")
             states = (span.outputs.get("session_state") for span in records(self.traces[-1]))
             session_state = next((state for state in states if isinstance(state, dict)), None)
-            return Conversation(actual=actual, session_state=session_state, error=error)
+            return Conversation(actual=actual, session_state=session_state, error=error, unknown=unknown)
         error = turns[failed].error
-        return Conversation(actual=actual, error=error if error.startswith("turn ") else f"turn {failed + 1}: {error}", unfinished=True)
+        placed = error if error.startswith("turn ") else f"turn {failed + 1}: {error}"
+        return Conversation(actual=actual, error=placed, unfinished=True, unknown=unknown)
 
 
 def all_of(errors: Sequence[InputError], label: str) -> InputError:
@@ -315,13 +328,16 @@ def cases_of(conversations: Iterable[TracedConversation], redact: Redact | None 
 
 def _case(conversation: TracedConversation, redactor: Redactor) -> evals.EvalCase:
     turns = conversation.turns()
-    session_state = conversation.conversation(turns).session_state
+    played = conversation.conversation(turns)
+    session_state = played.session_state
     if not turns:
         raise UsageError(f"{conversation.label} has no turn")
     app, user = agent_name(turns), conversation.traces[0].user
     user_id = redactor.text(user) if user else "test_user_id"  # what ADK calls the user of a case without a session
     session = evals.SessionInput(app_name=app, user_id=user_id) if app or user else None
+    tags: evals.Json = {"tags": [evals.OPEN_CALLS]} if any(entry.what == "calls" for entry in played.unknown) else {}
     return evals.EvalCase(
+        **tags,
         eval_id=conversation.case or conversation.session or conversation.traces[0].id,
         conversation=tuple(redactor.reference(turn.invocation) for turn in turns),
         session_input=session,

@@ -2,8 +2,9 @@
 
 A span whose outputs hold a whole conversation, as `predict_fn` and logged runs write them, is read as it is. Otherwise a turn is a span
 whose inputs name ``user_content``, or each root span of the trace: its inputs hold the user's message, its outputs the answer, and its
-spans of type ``TOOL`` and ``LLM`` what happened between. Messages may be texts, ADK's content, or a chat's. MLflow's autologging of other
-frameworks writes such spans.
+spans of type ``TOOL``, ``RETRIEVER``, ``LLM`` and ``CHAT_MODEL`` what happened between. Calls of tools that have no span of their own are read
+from the messages of models (`traces.chats`); where those are not there either, they are unknown. Messages may be texts, ADK's content, or a
+chat's. MLflow's autologging of other frameworks writes such spans.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlflow_adk_eval.agents.traces import spans
+from mlflow_adk_eval.agents.traces.chats import Chats, context_in, documents_in, read_chats
 from mlflow_adk_eval.agents.turns import object_of
 from mlflow_adk_eval.evalset import models as evals
+from mlflow_adk_eval.evalset.observation import ATTRIBUTE, Unknown
 from mlflow_adk_eval.evalset.parse import parse
 from mlflow_adk_eval.redact import redacted, secrets_of
 
@@ -46,7 +49,13 @@ _LANGCHAIN = {"human", "ai", "tool", "system"}
 """What LangChain's messages have as their type, and no role beside it."""
 _STREAM = "{'_all_messages': ["
 """How MLflow's autologging shows what PydanticAI's ``run_stream`` gives."""
+_QUERIES = _Side("inputs", ("query", "question", "input", "text"), (None, "user", "human"))
 _MODELS = {"LLM", "CHAT_MODEL"}
+_RETRIEVERS = {"RETRIEVER", "RERANKER"}
+STEPS = _RETRIEVERS | {"TOOL"}
+UNTRACED = "the trace has neither spans of tools nor the messages of models"
+_SHORTEST_OWN = 20
+"""A shorter answer of a model, such as a number, may well stand in a document, too."""
 
 
 def records(trace: spans.Trace) -> list[spans.Span]:
@@ -72,9 +81,12 @@ def manual_turns(trace: spans.Trace) -> Iterator[spans.TracedTurn]:
     recorded = records(trace)
     for span in recorded:  # whose outputs are the invocations themselves
         turns = parse(tuple[evals.Invocation, ...], span.outputs["conversation"], f"trace {trace.id}, outputs", at="$.conversation")
+        unknown = parse(tuple[Unknown, ...], span.outputs.get("unknown") or (), f"trace {trace.id}, outputs", at="$.unknown")
         last, agent = len(turns) - bool(span.outputs.get("unfinished")), span.name if span.kind == "AGENT" else ""
         for index, turn in enumerate(turns):
-            yield spans.TracedTurn(invocation=turn, error=record_error(span) if index >= last else "", agent=agent)
+            error = record_error(span) if index >= last else ""
+            of_turn = tuple(entry for entry in unknown if entry.turn in (None, index))
+            yield spans.TracedTurn(invocation=turn, error=error, agent=agent, unknown=of_turn)
     for root in [] if recorded else trace.roots:
         yield from (manual_turn(trace, span) for span in list(root.outermost(_says_turn)) or [root])
 
@@ -96,29 +108,69 @@ def manual_turn(trace: spans.Trace, span: spans.Span) -> spans.TracedTurn:
     Raises:
         InputError: if they do not hold what the user or the agent said.
     """
-    tools = [tool for child in span.children for tool in child.outermost(lambda below: below.kind == "TOOL")]
-    # Of models within models only the innermost.
-    models = [one for one in span.walk() if one.kind in _MODELS and sum(below.kind in _MODELS for below in one.walk()) == 1]
-    calls = [(tool, *_call(tool)) for tool in tools]
+    below = [one for child in span.children for one in child.outermost(lambda inner: inner.kind in STEPS)]
+    tools = [one for one in below if one.kind == "TOOL"]
+    models = _innermost_models(span)
+    inside_tools = {one.id for tool in tools for one in tool.walk()}
+    user = _content(_message_of(trace, span, span.inputs, _INPUTS), "user")
     final = _message_of(trace, span, span.outputs, _OUTPUTS) if span.outputs is not None else None
     agent = _agent(span)
+    author = agent or span.name
+    calls = [(tool, *_call(tool)) for tool in tools]
+    chat = read_chats([one for one in models if one.id not in inside_tools], [call for _, call, _ in calls])
+    details = _app_details(author, span, models)
+    events = [
+        *_model_events(author, models),
+        *_tool_events(author, calls),
+        *_chat_events(author, chat),
+        *_document_events(author, [one for one in below if one.kind in _RETRIEVERS]),
+        *_context_events(author, user.text, details, [one for one in models if one.id not in inside_tools]),
+    ]
     times = spans.spent(span, models, tools)
-    done: evals.InvocationEvents | evals.IntermediateData
     if models:
-        done = _events(agent or span.name, calls, models)
-    else:  # then nobody knows how long models took, or how often they were asked
+        times["inference_call_count"] = len(models)
+    else:  # then nobody knows how long models took
         del times["model_duration"], times["tool_duration"]
+    done: evals.InvocationEvents | evals.IntermediateData
+    if models or any(event.grounding_metadata for _, event in events):
+        ordered = sorted(events, key=lambda pair: pair[0])
+        done = evals.InvocationEvents(invocation_events=tuple(event for _, event in ordered))
+    else:
         responses = tuple(response for _, _, response in calls if response)
         done = evals.IntermediateData(tool_uses=tuple(call for _, call, _ in calls), tool_responses=responses)
     invocation = evals.Invocation(
         invocation_id=trace.id,
-        user_content=_content(_message_of(trace, span, span.inputs, _INPUTS), "user"),
+        user_content=user,
         final_response=_content(final, "model") if final else None,
         intermediate_data=done,
-        app_details=_app_details(agent or span.name, span, models),
+        app_details=details,
         **times,
     )
-    return spans.TracedTurn(invocation=invocation, error=spans.error_of(span), agent=agent)
+    unknown = _stated(span) if _says_turn(span) else _unknown(below, models, chat)
+    return spans.TracedTurn(invocation=invocation, error=spans.error_of(span), agent=agent, unknown=unknown)
+
+
+def _innermost_models(span: spans.Span) -> list[spans.Span]:
+    """Return the spans of models; of models within models only the innermost."""
+    return [one for one in span.walk() if one.kind in _MODELS and sum(inner.kind in _MODELS for inner in one.walk()) == 1]
+
+
+def _stated(span: spans.Span) -> tuple[Unknown, ...]:
+    """Return what a span that says that it is a turn says to be unknown of it. All its tool calls have spans."""
+    return parse(tuple[Unknown, ...], span.attributes.get(ATTRIBUTE) or (), f"span {span.name!r}", at=f"$.attributes.{ATTRIBUTE}")
+
+
+def _unknown(steps: Sequence[spans.Span], models: Sequence[spans.Span], chat: Chats) -> tuple[Unknown, ...]:
+    """Return what the spans of a turn do not say of its tool calls; where steps have spans, tools would have them, too."""
+    if chat.unread:
+        return (Unknown(what="calls", why=f"the arguments of {chat.unread} cannot be read"),)
+    if steps:
+        return ()
+    if not models:
+        return (Unknown(what="calls", why=UNTRACED),)
+    if chat.silent:
+        return (Unknown(what="calls", why=f"the span {chat.silent!r} of a model has not the message that would hold them"),)
+    return ()
 
 
 def _agent(span: spans.Span) -> str:
@@ -220,20 +272,64 @@ def _call(span: spans.Span) -> tuple[evals.FunctionCall, evals.FunctionResponse 
     return evals.FunctionCall(id=span.id, name=name, args=args), answer
 
 
-def _events(
-    agent: str, calls: Iterable[tuple[spans.Span, evals.FunctionCall, evals.FunctionResponse | None]], models: Iterable[spans.Span]
-) -> evals.InvocationEvents:
-    """Return what models cost and what tools did, in order of time."""
-    timed: list[tuple[int, evals.InvocationEvent]] = []
+_Timed = tuple[int, evals.InvocationEvent]
+
+
+def _model_events(author: str, models: Iterable[spans.Span]) -> Iterator[_Timed]:
+    """Yield what models cost."""
     for span in models:
         version = spans.model_name(span.attributes) or span.name
-        timed.append(
-            (span.end_ns, evals.InvocationEvent(author=agent, usage_metadata=spans.usage_of(span.attributes), model_version=version))
-        )
+        usage = spans.usage_of(span.attributes)
+        yield span.end_ns, evals.InvocationEvent(author=author, usage_metadata=usage, model_version=version)
+
+
+def _called(author: str, call: evals.FunctionCall) -> evals.InvocationEvent:
+    content = evals.Content(role="model", parts=(evals.Part(function_call=call),))
+    return evals.InvocationEvent(author=author, content=content)
+
+
+def _answered(author: str, response: evals.FunctionResponse) -> evals.InvocationEvent:
+    content = evals.Content(role="user", parts=(evals.Part(function_response=response),))
+    return evals.InvocationEvent(author=author, content=content)
+
+
+def _tool_events(author: str, calls: Iterable[tuple[spans.Span, evals.FunctionCall, evals.FunctionResponse | None]]) -> Iterator[_Timed]:
+    """Yield the calls of the tools that have spans of their own, and what they returned."""
     for span, call, response in calls:
-        request = evals.Content(role="model", parts=(evals.Part(function_call=call),))
-        timed.append((span.start_ns, evals.InvocationEvent(author=agent, content=request)))
+        yield span.start_ns, _called(author, call)
         if response:
-            answered = evals.Content(role="user", parts=(evals.Part(function_response=response),))
-            timed.append((span.end_ns, evals.InvocationEvent(author=agent, content=answered)))
-    return evals.InvocationEvents(invocation_events=tuple(event for _, event in sorted(timed, key=lambda pair: pair[0])))
+            yield span.end_ns, _answered(author, response)
+
+
+def _chat_events(author: str, chat: Chats) -> Iterator[_Timed]:
+    """Yield the calls that stand only in the messages of models, and what those say that they returned."""
+    for found in chat.calls:
+        yield found.made_ns, _called(author, found.call)
+        if found.response:
+            yield found.answered_ns, _answered(author, found.response)
+
+
+def _document_events(author: str, retrievers: Iterable[spans.Span]) -> Iterator[_Timed]:
+    """Yield the documents that were retrieved for the model, as ADK has its own."""
+    for span in retrievers:
+        chunks = documents_in(span.outputs)
+        if chunks:
+            query = _message(span.inputs, _QUERIES) if span.inputs is not None else None
+            grounding: evals.Json = {"grounding_chunks": chunks}
+            if isinstance(query, str):
+                grounding["retrieval_queries"] = [query]
+            yield span.end_ns, evals.InvocationEvent(author=author, grounding_metadata=grounding)
+
+
+def _context_events(author: str, user: str, details: evals.AppDetails | None, models: Sequence[spans.Span]) -> Iterator[_Timed]:
+    """Yield what models were told in the name of the user or the system beyond the user's own words and the instructions."""
+    known = [user, *(agent.instructions for agent in details.agent_details.values())] if details else [user]
+    own: list[str] = []
+    for span in sorted(models, key=lambda one: one.start_ns):
+        for text in context_in(span.inputs, known=known, own=own):
+            known.append(text)
+            chunk = {"retrieved_context": {"text": text, "title": "a message to the model"}}
+            yield span.start_ns, evals.InvocationEvent(author=author, grounding_metadata={"grounding_chunks": [chunk]})
+        said = _message(span.outputs, _OUTPUTS)
+        if isinstance(said, str) and len(said.strip()) >= _SHORTEST_OWN:
+            own.append(said)

@@ -20,6 +20,7 @@ from typing import Any
 from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part
+from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.runtime import OPERATION
@@ -243,6 +244,8 @@ class TracedTurn:
     """The name of the agent; empty where the spans do not say."""
     trace_id: str = ""
     """Once its conversation is read: the trace that it is in."""
+    unknown: tuple[Unknown, ...] = ()
+    """What its spans do not say of it."""
 
 
 def error_of(span: Span) -> str:
