@@ -39,6 +39,7 @@ from mlflow_adk_eval.judge.setup import JudgeSetup
 from mlflow_adk_eval.results.outcomes import CaseResult, PlannedCriterion
 from mlflow_adk_eval.results.report import Cases, Report
 from mlflow_adk_eval.runner.keywords import Progress
+from mlflow_adk_eval.runner.unjudged import Unjudged
 from mlflow_adk_eval.runs.collect import SMALL_TURNS, Collector, InParts, KeptParts
 from mlflow_adk_eval.runs.parts import Cleaner
 from mlflow_adk_eval.runtime import each, gathered, guarded_loop
@@ -209,6 +210,7 @@ class Evaluation:
         self.eval_set, self.config, self.executor = eval_set, config, executor
         self.recording = agent if isinstance(agent, Recording) else None
         """The agent, where it is a recording; ``None`` where it has its conversations now."""
+        self.unjudged = Unjudged()
         self.remarks: set[str] = set()
         """What others have to say who execute it."""
         self.plan = plan(config, eval_set, executor.judges)
@@ -326,6 +328,8 @@ class Evaluation:
             await line.turn_of(number)
             executed = await self.executor.execute(self, case, run_index, store)
             result = executed.result
+            if self.setups:  # of an agent that had its conversations just now
+                self.unjudged.see(case.eval_id, result.conversation, self.config.criteria_of(case.eval_id))
             line.ended(number, case, result)
             done += 1
             if _logger.isEnabledFor(logging.INFO):
@@ -363,6 +367,7 @@ class Evaluation:
         if changed := changed_cases(recording.origin, eval_set.eval_cases) if recording and recording.origin else []:
             yield f"{len(changed)} {'case has' if len(changed) == 1 else 'cases have'} changed since the recording: {listed(changed, _MAX_NAMED)}"
         yield from sorted(self.remarks)
+        yield from self.unjudged.notes()
         if self.plan.coverage:
             yield from self.plan.coverage.notes
 

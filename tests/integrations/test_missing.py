@@ -117,7 +117,7 @@ def test_a_whole_row_passes(door: Asked, words: dict[Need, str], pages: tuple[st
 
 @doors
 @pytest.mark.parametrize("need", list(WHOLE))
-@pytest.mark.parametrize("nothing", [ABSENT, *NOTHING], ids=repr)
+@pytest.mark.parametrize("nothing", [ABSENT, *NOTHING], ids=["absent", *map(repr, NOTHING)])
 def test_what_is_missing_has_no_score_and_is_named_as_the_door_does(
     door: Asked, words: dict[Need, str], pages: tuple[str, ...], need: Need, nothing: Any
 ) -> None:

@@ -302,14 +302,16 @@ class Chats:
     """The name of a tool whose arguments cannot be read; empty where all can."""
     silent: str = ""
     """The name of a model's span that does not hold its message; empty where all do."""
+    unsure: str = ""
+    """The name of a tool that a model asked for beside one that has a span; empty where there is none."""
 
 
-def read_chats(models: Sequence[Span], traced: Sequence[FunctionCall]) -> Chats:
+def read_chats(models: Sequence[Span], traced: Sequence[tuple[FunctionCall, int]]) -> Chats:
     """Return the tool calls that stand in the messages of a turn's models and that no span shows.
 
     Args:
         models: the spans of models, without those within tools.
-        traced: the calls that spans of tools show.
+        traced: the calls that spans of tools show, each with when it began.
     """
     chats = Chats()
     seen = Counter[tuple[str, str]]()
@@ -322,7 +324,8 @@ def read_chats(models: Sequence[Span], traced: Sequence[FunctionCall]) -> Chats:
             chats.silent = chats.silent or span.name
     if chats.silent and _all_told(models):
         chats.silent = ""
-    chats.calls = _untraced(chats.calls, traced)
+    last_ns = max((span.end_ns for span in models), default=0)
+    _keep_untraced(chats, traced, last_ns)
     return chats
 
 
@@ -376,19 +379,38 @@ def _answer(chats: Chats, results: Sequence[tuple[str, Json]], at_ns: int) -> No
             found.answered_ns = at_ns
 
 
-def _untraced(found: Sequence[FoundCall], traced: Sequence[FunctionCall]) -> list[FoundCall]:
-    """Return the calls that no span of a tool shows. Where tools have spans, a call without a result was not made, such as a handoff."""
-    left = list(found)
+def _keep_untraced(chats: Chats, traced: Sequence[tuple[FunctionCall, int]], last_ns: int) -> None:
+    """Leave only the calls that no span of a tool shows.
+
+    Where tools have spans, the last answer of a model may ask for something that is no call, such as a tool that holds the
+    output. If another call of that answer has a span, nobody can tell whether this one was made.
+
+    Args:
+        chats: the calls in messages.
+        traced: the calls that spans of tools show, each with when it began.
+        last_ns: when the last model answered.
+    """
+    left = list(chats.calls)
     spare = list(traced)
+    shown: dict[int, int] = {}
+    """When the last call of an answer began that has a span, by when the answer came."""
     for same_args in (True, False):
-        for one in list(left):
-            span = next((call for call in spare if _same(one.call, call, same_args=same_args)), None)
+        for found in list(left):
+            span = next((one for one in spare if _same(found.call, one[0], same_args=same_args)), None)
             if span is not None:
                 spare.remove(span)
-                left.remove(one)
+                left.remove(found)
+                shown[found.made_ns] = max(span[1], shown.get(found.made_ns, 0))
     if len(left) == len(spare):
-        return []  # the spans call the tools by other names
-    return [one for one in left if one.response is not None] if traced else left
+        left = []  # the spans call the tools by other names
+    if not traced:
+        chats.calls = left
+        return
+    chats.calls = [found for found in left if found.response is not None or found.made_ns < last_ns]
+    beside = [found for found in left if found not in chats.calls and found.made_ns in shown]
+    chats.unsure = beside[0].call.name or "" if beside else ""
+    for found in chats.calls:  # calls of one answer stay together
+        found.made_ns = max(found.made_ns, shown.get(found.made_ns, 0))
 
 
 def _same(one: FunctionCall, other: FunctionCall, *, same_args: bool) -> bool:

@@ -117,7 +117,7 @@ def manual_turn(trace: spans.Trace, span: spans.Span) -> spans.TracedTurn:
     agent = _agent(span)
     author = agent or span.name
     calls = [(tool, *_call(tool)) for tool in tools]
-    chat = read_chats([one for one in models if one.id not in inside_tools], [call for _, call, _ in calls])
+    chat = read_chats([one for one in models if one.id not in inside_tools], [(call, tool.start_ns) for tool, call, _ in calls])
     details = _app_details(author, span, models)
     events = [
         *_model_events(author, models),
@@ -164,6 +164,8 @@ def _unknown(steps: Sequence[spans.Span], models: Sequence[spans.Span], chat: Ch
     """Return what the spans of a turn do not say of its tool calls; where steps have spans, tools would have them, too."""
     if chat.unread:
         return (Unknown(what="calls", why=f"the arguments of {chat.unread} cannot be read"),)
+    if chat.unsure:
+        return (Unknown(what="calls", why=f"a model asked for {chat.unsure} beside a call that has a span, and it has none"),)
     if steps:
         return ()
     if not models:

@@ -157,17 +157,36 @@ def test_a_span_of_another_name_is_the_call_if_there_is_one_for_each() -> None:
     assert [name for name, *_ in said(only(conversation_from_traces(clock(*PROVIDERS["Anthropic"], tool))))] == ["tool_runner"]
 
 
-def test_where_tools_have_spans_a_call_that_led_to_nothing_was_none() -> None:
-    handoff = {"id": "c2", "type": "function", "function": {"name": "hand_over", "arguments": "{}"}}
-    first = completion({"content": None, "tool_calls": [CALL, handoff]}, "tool_calls")
+HAND_OVER = {"id": "c2", "type": "function", "function": {"name": "hand_over", "arguments": "{}"}}
+BOTH = completion({"content": None, "tool_calls": [CALL, HAND_OVER]}, "tool_calls")
+
+
+def test_where_tools_have_spans_a_call_without_one_counts_if_the_model_went_on() -> None:
     tool = span("now", 4, 1, kind="TOOL", inputs={"tz": "UTC"}, outputs="12:00", at=3)
     _, second, last = PROVIDERS["OpenAI's chats"]
-    assert [name for name, *_ in said(only(conversation_from_traces(clock(first, second, last, tool))))] == ["now"]
-    assert [name for name, *_ in said(only(conversation_from_traces(clock(first, second, last))))] == ["now", "hand_over"]
+    assert [name for name, *_ in said(only(conversation_from_traces(clock(BOTH, second, last, tool))))] == ["now", "hand_over"]
+    assert [name for name, *_ in said(only(conversation_from_traces(clock(BOTH, second, last))))] == ["now", "hand_over"]
+
+
+def test_a_call_beside_one_that_has_a_span_is_unknown_if_nothing_shows_that_it_was_made() -> None:
+    model = span("chat", 2, 1, kind="CHAT_MODEL", inputs={"messages": [ASKED]}, outputs=BOTH, at=1, took=1)
+    tool = span("now", 3, 1, kind="TOOL", inputs={"tz": "UTC"}, outputs="12:00", at=3)
+    played = conversation_from_traces(trace(span("ask", 1, kind="AGENT", inputs={"q": "Time?"}, outputs="Noon.", took=5), model, tool))
+    assert observed(played, 0)["calls"] == "unknown"
+    assert "hand_over" in played.unknown[0].why
+
+
+def test_the_output_that_a_framework_asks_for_as_a_tool_is_no_call() -> None:
+    final = completion({"content": None, "tool_calls": [HAND_OVER]}, "tool_calls")
+    first, second, _ = PROVIDERS["OpenAI's chats"]
+    tool = span("now", 4, 1, kind="TOOL", inputs={"tz": "UTC"}, outputs="12:00", at=3)
+    played = conversation_from_traces(clock(first, second, final, tool))
+    assert [call.name for call in only(played).tool_calls] == ["now"]
+    assert played.unknown == ()
 
 
 def test_calls_of_earlier_turns_are_not_counted_again() -> None:
-    _, second, last = PROVIDERS["OpenAI's chats"]
+    _, second, _ = PROVIDERS["OpenAI's chats"]
     later = [*second["messages"], {"role": "assistant", "content": "It is noon."}, {"role": "user", "content": "Thanks!"}]
     turns = [
         clock(*PROVIDERS["OpenAI's chats"]),
@@ -268,7 +287,7 @@ def test_retrieved_documents_are_evidence_for_judges_and_no_calls(found: Any, de
     played = conversation_from_traces(
         trace(span("ask", 1, kind="AGENT", inputs={"q": "How tall?"}, outputs="330 m", took=3), *chain, search)
     )
-    grounding = knowledge(played.actual)["grounding_metadata"]
+    grounding = knowledge(played.actual)["grounding_metadata"].text
     assert "The tower has a height of 330 metres." in grounding
     assert "tower height" in grounding
     sights = observed(played, 0)
@@ -287,7 +306,7 @@ def test_context_in_the_message_to_a_model_is_evidence() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": stuffed}]
     chat = span("chat", 2, 1, kind="CHAT_MODEL", inputs={"messages": messages}, outputs=answered("330 m"), at=1)
     played = conversation_from_traces(trace(span("ask", 1, kind="AGENT", inputs={"q": "How tall?"}, outputs="330 m", took=5), chat))
-    known = knowledge(played.actual)
+    known = {name: one.text for name, one in knowledge(played.actual).items()}
     assert "330 metres" in known["grounding_metadata"]
     assert "Be brief." not in known["grounding_metadata"], "those are the instructions"
     assert known["developer_instructions"]
@@ -303,7 +322,7 @@ def test_the_words_of_the_agent_are_no_evidence() -> None:
     played = conversation_from_traces(
         trace(span("ask", 1, kind="AGENT", inputs={"q": "How tall?"}, outputs="999 m", took=5), first, second)
     )
-    assert knowledge(played.actual)["grounding_metadata"] == ""
+    assert knowledge(played.actual)["grounding_metadata"].text == ""
 
 
 def test_earlier_turns_of_the_user_are_no_context_of_this_one() -> None:
