@@ -59,6 +59,7 @@ env: $(VENV)/.dev ## Install what development needs into .venv, and nothing else
 generated: $(VENV)/.dev ## Write what is generated: the policy's JSON Schema, the page of commands, llms.txt, the notebooks, the tables of criteria and of speeds
 	$(BIN)/python docs/policy_schema.py
 	$(BIN)/python docs/criteria_table.py
+	$(BIN)/python -W ignore docs/observations.py
 	$(BIN)/python docs/cli_page.py
 	$(BIN)/python docs/notebooks.py
 	$(BIN)/python docs/llms.py

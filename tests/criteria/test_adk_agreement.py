@@ -9,13 +9,15 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any
 
+import anyio
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from mlflow_adk_eval.config.spec import CRITERIA
-from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, Planned, result_of
+from mlflow_adk_eval.criteria.criterion import NO_ANSWER, NO_REFERENCE, CaseRun, Planned, apply, result_of
+from mlflow_adk_eval.criteria.plan import planned_by
 from mlflow_adk_eval.criteria.text import tokens
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import Content, Invocation
@@ -195,6 +197,15 @@ def test_turns_cost_what_they_cost_in_adk(actual: Any) -> None:
 
 
 # What follows are the differences that docs/development/parity.md lists, with both sides.
+
+
+def test_a_turn_in_which_nothing_happened_matches_no_expected_call_in_adk_and_has_no_score_here() -> None:
+    silent = (turn(None),)
+    spec = CRITERIA[TRAJECTORY]
+    settings: Any = spec.settings.model_validate({"threshold": 1.0})
+    ours = anyio.run(apply, planned_by(spec, spec.make(settings), settings), CaseRun(case=case("c", *silent), actual=silent))
+    assert (scores(ours), scores(by_adk(TRAJECTORY, silent, silent))) == ([None], [1.0])
+    assert ours.per_invocation == (NO_ANSWER,)
 
 
 def test_a_turn_that_shows_no_model_call_has_no_count_here_and_none_in_adk() -> None:

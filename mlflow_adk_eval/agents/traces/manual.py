@@ -54,6 +54,7 @@ _MODELS = {"LLM", "CHAT_MODEL"}
 _RETRIEVERS = {"RETRIEVER", "RERANKER"}
 STEPS = _RETRIEVERS | {"TOOL"}
 UNTRACED = "the trace has neither spans of tools nor the messages of models"
+_NO_MODEL_ERRORS = Unknown(what="model_errors", why="spans do not say whether a model refused to answer")
 _SHORTEST_OWN = 20
 """A shorter answer of a model, such as a number, may well stand in a document, too."""
 
@@ -146,7 +147,7 @@ def manual_turn(trace: spans.Trace, span: spans.Span) -> spans.TracedTurn:
         app_details=details,
         **times,
     )
-    unknown = _stated(span) if _says_turn(span) else _unknown(below, models, chat)
+    unknown = _stated(span) if _says_turn(span) else (*_unknown(below, models, chat), _NO_MODEL_ERRORS)
     return spans.TracedTurn(invocation=invocation, error=spans.error_of(span), agent=agent, unknown=unknown)
 
 

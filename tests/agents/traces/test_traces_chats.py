@@ -133,6 +133,11 @@ def only(played: Any) -> Invocation:
     return turn  # type: ignore[no-any-return]
 
 
+def of_calls(played: Any) -> list[str]:
+    """Why the calls of a conversation are unknown."""
+    return [entry.why for entry in played.unknown if entry.what == "calls"]
+
+
 def said(turn: Invocation) -> list[tuple[Any, ...]]:
     return [(call.name, call.args, response and response.response) for call, response in turn.answered_calls()]
 
@@ -141,7 +146,7 @@ def said(turn: Invocation) -> list[tuple[Any, ...]]:
 def test_calls_that_stand_only_in_the_messages_of_models_are_calls(provider: str) -> None:
     played = conversation_from_traces(clock(*PROVIDERS[provider]))
     assert said(only(played)) == [("now", {"tz": "UTC"}, {"result": "12:00"})]
-    assert played.unknown == ()
+    assert of_calls(played) == []
     assert observed(played, 0)["calls"] == "seen"
     assert only(played).model_calls == 2
 
@@ -182,7 +187,7 @@ def test_the_output_that_a_framework_asks_for_as_a_tool_is_no_call() -> None:
     tool = span("now", 4, 1, kind="TOOL", inputs={"tz": "UTC"}, outputs="12:00", at=3)
     played = conversation_from_traces(clock(first, second, final, tool))
     assert [call.name for call in only(played).tool_calls] == ["now"]
-    assert played.unknown == ()
+    assert of_calls(played) == []
 
 
 def test_calls_of_earlier_turns_are_not_counted_again() -> None:
@@ -233,7 +238,7 @@ def test_calls_that_are_lost_for_good_are_unknown(finish: str) -> None:
 def test_arguments_that_cannot_be_read_leave_the_calls_unknown() -> None:
     broken = {**CALL, "function": {"name": "now", "arguments": '{"tz": '}}
     played = conversation_from_traces(clock(completion({"tool_calls": [broken]}), {"messages": [ASKED]}, answered("It is noon.")))
-    assert [entry.why for entry in played.unknown] == ["the arguments of now cannot be read"]
+    assert of_calls(played) == ["the arguments of now cannot be read"]
     assert only(played).final_text == "It is noon."
 
 
@@ -245,7 +250,7 @@ def test_no_arguments_are_empty_ones(arguments: Any) -> None:
 
 def test_a_trace_of_a_function_alone_says_nothing_of_calls() -> None:
     played = conversation_from_traces(trace(span("ask", 1, kind="AGENT", inputs={"q": "Hi"}, outputs="Ho")))
-    assert [entry.why for entry in played.unknown] == [UNTRACED]
+    assert of_calls(played) == [UNTRACED]
     sights = observed(played, 0)
     assert {what for what, sight in sights.items() if sight == "unknown"} >= {"calls", "call_results", "state", "usage", "model_calls"}
 
@@ -266,7 +271,7 @@ def test_a_tool_anywhere_in_the_session_shows_that_tools_are_traced() -> None:
     tool = span("now", 2, 1, kind="TOOL", inputs={}, outputs="12:00")
     first = trace(span("ask", 1, kind="AGENT", inputs={"q": "Time?"}, outputs="Noon."), tool, session="s")
     second = trace(span("ask", 1, kind="AGENT", inputs={"q": "Thanks"}, outputs="Welcome."), trace_id="tr-2", at=9000, session="s")
-    assert conversation_from_traces([first, second]).unknown == ()
+    assert of_calls(conversation_from_traces([first, second])) == []
 
 
 def test_calls_inside_a_tool_are_not_those_of_the_turn() -> None:
