@@ -36,6 +36,7 @@ FOREIGN: dict[str, frozenset[str]] = {
     "analysis/calibration/bench.py": frozenset({"model"}),  # the user's judges
     "agents/traces/spans.py": frozenset({"data", "value"}),  # MLflow's traces
     "agents/turns.py": frozenset({"partial"}),  # events of google-adk
+    "evalset/parse.py": frozenset({"place_of"}),  # models that any caller may have given
     "evalset/files.py": frozenset({"source"}),  # datasets of MLflow
     "integrations/agent_functions.py": frozenset({"columns"}),  # tables of pandas and others
     "judge/providers/gemini.py": frozenset({"headers"}),  # responses of google-genai

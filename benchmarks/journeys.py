@@ -126,7 +126,7 @@ JOURNEYS: dict[str, tuple[str, Callable[[], Callable[[], object]]]] = {
 }
 
 
-BUDGETS = {"evaluate": {"functions": 421, "files": 65}, "gate": {"functions": 220, "files": 35}}
+BUDGETS = {"evaluate": {"functions": 540, "files": 75}, "gate": {"functions": 285, "files": 46}}
 """The most that a journey may go through. Raise one in a commit of its own that says why."""
 
 
