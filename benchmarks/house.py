@@ -29,13 +29,16 @@ BUDGET = Path(__file__).with_name("house.json")
 ROOT = Path(__file__).parents[1]
 FOREIGN: dict[str, frozenset[str]] = {
     "shapes/answers.py": frozenset({"to_dict"}),  # messages and responses of MLflow
-    "agents/adk/agent.py": frozenset({"app", "include_plugins", "name"}),  # modules, agents and tools of google-adk
+    "agents/adk/agent.py": frozenset({"app", "include_plugins", "name", "partial"}),  # modules, agents and tools of google-adk
     "agents/adk/modules.py": frozenset({"agent"}),  # modules
     "agents/scenarios.py": frozenset({"description", "name", "tools"}),  # agents and tools of google-adk
     "agents/source.py": frozenset({"model"}),  # agents of google-adk
     "analysis/calibration/bench.py": frozenset({"model"}),  # the user's judges
     "agents/traces/spans.py": frozenset({"data", "value"}),  # MLflow's traces
     "agents/turns.py": frozenset({"partial"}),  # events of google-adk
+    "config/spec.py": frozenset({"rubric_type"}),  # a criterion's spec, or a metric of the user's own
+    "criteria/coverage.py": frozenset({"use_reference"}),  # settings of any criterion
+    "evalset/events.py": frozenset({"finish_reason", "node_info", "output"}),  # events of google-adk of any version
     "evalset/parse.py": frozenset({"place_of"}),  # models that any caller may have given
     "evalset/files.py": frozenset({"source"}),  # datasets of MLflow
     "integrations/agent_functions.py": frozenset({"columns"}),  # tables of pandas and others
