@@ -337,8 +337,8 @@ class TurnLog:
 
     @property
     def reports_calls(self) -> bool:
-        """Whether the agent tells what it calls, even if it called nothing in this turn: it gave an event, or the steps of the turn."""
-        if self.given is not None and self.given.intermediate_data is not None:
+        """Whether the agent tells what it calls, even if it called nothing in this turn: it gave an event, or summed the turn up."""
+        if self.given is not None:
             return True
         with self.lock:
             return any(not isinstance(event, TurnEvent) or event.kind != "text" or event.get_function_calls() for event in self.events)

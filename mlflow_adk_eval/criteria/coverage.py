@@ -17,7 +17,7 @@ from mlflow_adk_eval.text import Few, counted
 _MOST_NAMED = 3
 _MOST_REASONS = 20
 """So many reasons why rubrics are not used are told apart: their types may be anything."""
-_STATE, _CALLS, _RESPONSE, _ON_THE_WAY = "session_state", "expected_calls", "expected_response", INTERMEDIATE
+_STATE, _CALLS, _RESPONSE, _ON_THE_WAY = "expected_state", "expected_calls", "expected_response", INTERMEDIATE
 _UNREAD: Mapping[str, tuple[str, str]] = {
     _STATE: ("a final_session_state", "add final_session_state: 1.0 to the criteria"),
     _CALLS: ("tool calls", "add tool_trajectory_avg_score: 1.0 to the criteria"),

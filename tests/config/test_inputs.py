@@ -310,7 +310,8 @@ def test_rows_with_what_is_recorded_are_their_own_recording(tmp_path: Path) -> N
     runs = [dump(turn("answer a"))]
     file = write_rows(tmp_path / "a.jsonl", "a", "b", recorded=runs)
     write_config(tmp_path)
-    for source, mean, cases_of_it, notes in ((file, 0.75, 2, ()), (f"{file}:a", 1.0, 1, (COMPARED_WITH_ITSELF,))):
+    picked = "1 of 2 cases of the eval set, picked by name: a"
+    for source, mean, cases_of_it, notes in ((file, 0.75, 2, ()), (f"{file}:a", 1.0, 1, (picked, COMPARED_WITH_ITSELF))):
         report = score(source)
         assert report.summaries()[RESPONSE].mean == pytest.approx(mean)
         assert (len(report.cases), report.notes) == (cases_of_it, notes)

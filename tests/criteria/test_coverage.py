@@ -161,14 +161,15 @@ def test_the_worst_end_of_each_range_decides_nothing(name: str) -> None:
     spec = CRITERIA[name]
     low, high = spec.bounds
     worst, best = (low, high) if spec.greater_is_better else (high, low)
+    more = {"tools": ["erase"]} if name == "forbidden_tools_v1" else {}
     if worst == float("inf"):  # a quantity has no worst value
         worst = 1e149
         config = parse_config({"criteria": {name: worst}}, "config")
         assert config.threshold_of(name, config.criteria[name]) == worst
         return
-    config = parse_config({"criteria": {name: worst}}, "config")
+    config = parse_config({"criteria": {name: {"threshold": worst, **more}}}, "config")
     assert (config.threshold_of(name, config.criteria[name]), config.deciding_thresholds()) == (None, {})
-    config = parse_config({"criteria": {name: best}}, "config")
+    config = parse_config({"criteria": {name: {"threshold": best, **more}}}, "config")
     assert config.threshold_of(name, config.criteria[name]) == best
 
 

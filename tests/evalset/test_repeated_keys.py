@@ -157,5 +157,7 @@ def test_lines_that_repeat_a_key_are_json_so_that_reading_goes_on(tmp_path: Path
 
 def test_a_cell_of_json_is_held_to_the_same() -> None:
     calls = '[{"name": "book", "args": {"seat": "1A", "seat": "2B"}}]'
-    with pytest.raises(EvalSetError, match=r"\$\.expected_tool_calls\[0\]\.args\.seat: found a key that stands twice"):
-        row_of({"predictions": "x", "expected_tool_calls": calls})
+    row = row_of({"predictions": "x", "targets": "x", "tool_calls": [], "expected_tool_calls": calls})
+    (unknown,) = row.conversation.unknown
+    assert unknown.what == "expected_calls"
+    assert "$.expected_tool_calls[0].args.seat: found a key that stands twice" in unknown.why

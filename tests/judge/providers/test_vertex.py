@@ -83,7 +83,7 @@ def service(client: VertexClient, answers: Any = None, **settings: Any) -> Verte
 
 def result(given: VertexService, metric: str = SAFETY, bounds: tuple[float, float] = UNIT) -> Result:
     instance = COHERENT if metric == "coherence" else INSTANCE
-    found: Result = anyio.run(closing, given.service, partial(given.evaluate, metric, instance, bounds))
+    found: Result = anyio.run(closing, given.service, partial(given.evaluate, metric, instance, bounds, unshown=()))
     return found
 
 
