@@ -25,8 +25,11 @@ def unrecovered(turn: Invocation) -> str:
     >>> unrecovered(Invocation.model_validate(said | {"intermediate_data": {"invocation_events": events}}))
     'SAFETY'
     """
-    if not any(event.error for event in turn.events):
-        return ""  # as in most turns
+    for event in turn.events:
+        if event.error_code or event.error_message:
+            break
+    else:
+        return ""  # as in most turns, each of which is looked at
     waiting: dict[str, str] = {}
     """The errors of agents that have not gone on since."""
     for event in turn.events:

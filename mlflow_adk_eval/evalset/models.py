@@ -155,7 +155,9 @@ class Part(Written):
     @property
     def says_something(self) -> bool:
         """Whether it holds anything but a thought: a text, media, a call, a result, code."""
-        return not self.thought and any(value for name, value in self if name not in _ABOUT_A_PART)
+        if self.thought:
+            return False
+        return bool(self.text or self.function_call) or any(value for name, value in self if name not in _ABOUT_A_PART)
 
 
 def carried(value: Any, name: str) -> Any:

@@ -126,7 +126,7 @@ def test_what_is_in_no_shape_has_no_score_and_costs_no_call(value: Any, found: s
         assert result.scores == [None]
         assert expected in result.justifications[0]
     cells = {"predictions": value} if side == "outputs" else {"predictions": SAID, "targets": value}
-    with pytest.raises(EvalSetError, match="nothing reads|wanted a text, an Invocation"):
+    with pytest.raises(EvalSetError, match=r"nothing reads|wanted a text, an Invocation"):
         compared("t", [cells], load_config(CONFIG))
     assert judge.requests == []
 
