@@ -16,28 +16,6 @@ pytest.importorskip("google.adk")
 ROOT = Path(__file__).parents[2]
 LIES = ROOT / "benchmarks" / "lies"
 MODULES = ("lies", "lies_catalogue", "lies_run", "lies_judge")
-OPEN = frozenset(
-    [
-        "agent-exits-hard",
-        "control-thoughts",
-        "empty-answer",
-        "empty-stream",
-        "half-traced",
-        "inner-call",
-        "judge-blind",
-        "misplaced-expectation",
-        "model-blocked",
-        "model-error",
-        "only-thoughts",
-        "picked-cases",
-        "repeated-key",
-        "silent-tool",
-        "state-lost",
-        "untraced-calls",
-        "zero-threshold",
-    ]
-)
-"""What ours does not tell honestly yet. Take out what is mended; nothing may be added."""
 
 
 @pytest.fixture
@@ -227,4 +205,4 @@ def test_ours_tells_no_lie_and_fails_no_honest_agent(catalogue: Any, lies: Any) 
     outcomes = lies.run(catalogue.lies(), [catalogue.tools()["ours"]])
     said = {outcome.lie.name: f"{outcome.verdict}: {outcome.output[-2000:]}" for outcome in outcomes}
     bad = {outcome.lie.name for outcome in outcomes if outcome.mark not in {"honest", "told"}}
-    assert bad <= OPEN, [said[name] for name in sorted(bad - OPEN)]
+    assert not bad, [said[name] for name in sorted(bad)]
