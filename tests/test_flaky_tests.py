@@ -35,8 +35,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_a_failure_names_the_flaky_cases(project: Path) -> None:
-    def agent(text: str, session: Any) -> str:
-        return answer(session.eval_id, session.run_index)
+    def agent(text: str, session: Any) -> dict[str, Any]:
+        return {"final_response": answer(session.eval_id, session.run_index)}
 
     with pytest.raises(AssertionError) as raised:
         await evaluate_agent(agent, project / "home.evalset.json", num_runs=RUNS, print_detailed_results=False)

@@ -40,6 +40,9 @@ _BEGINNINGS = ("expect", "reference", "golden", "ideal", "groundtruth", "assert"
 _FIRST_WORDS = frozenset({"correct", "desired", "gold", "must", "should", "target", "targets", "truth"})
 _ANYWHERE = frozenset({"expected", "expectation", "expectations", "golden"})
 
+_OURS = frozenset({"mlflow_expectations"})
+"""What this package itself keeps in a case: the expectations of an MLflow dataset that no criterion reads."""
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 _TOOLS = "intermediate_data.tool_uses"
@@ -137,6 +140,8 @@ _ELSEWHERE: Mapping[Level, Mapping[str, str]] = {
     "other": {},
 }
 """By level, the keys that belong elsewhere, by their letters in lower case, and where that is."""
+OTHERS = "mlflow_expectations"
+"""The field of a case that keeps what a record of a dataset expects and ADK has no word for, such as MLflow's ``guidelines``; a push reads it."""
 
 
 @lru_cache(maxsize=1024)  # the same few keys are unknown in every case of a file
@@ -153,13 +158,15 @@ def place_of(key: str, level: Level, *, simulated: bool = False) -> str:
     >>> place_of("note", "turn")
     ''
     """
+    if key in _OURS:
+        return ""
     place = meaning_of(key, level)
     return _from(level, place, simulated=simulated) if place else ""
 
 
 def meaning_of(key: str, level: Level) -> str:
     """Return the place of what an unknown key says: a path within a turn, or a field of the case; empty where it may just be kept."""
-    if key.startswith(("_", "$")):
+    if key.startswith(("_", "$")) or (key == OTHERS and level == "case"):
         return ""
     words = [word.casefold() for word in _WORD.findall(key)]
     letters = "".join(words)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from mlflow_adk_eval.agents.traces.conversations import CASE, conversation_key
-from mlflow_adk_eval.agents.traces.spans import Trace, TracedTurn
+from mlflow_adk_eval.agents.traces.spans import Trace
 from mlflow_adk_eval.config.spec import CRITERIA
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.observation import unseen
 from mlflow_adk_eval.results.outcomes import Scored, case_outcome, grouped
 from mlflow_adk_eval.store.reaching import reaching_mlflow
 from mlflow_adk_eval.tracking.capture import TraceSearch, experiment_there
@@ -52,9 +54,11 @@ def thresholds_of(experiment: str, tracking_uri: str | None = None) -> tuple[See
     client, values = connect(tracking_uri), dict[str, list[float]]()
     with reaching_mlflow("the traces could not be read"):
         search = TraceSearch(client, experiment_there(client, experiment), dict.fromkeys(("session", "run_id", "filter_string")))
-        for turns in _latest(search):
+        for played in _latest(search):
             for name in CRITERIA.informative:
-                outcome = case_outcome([CRITERIA[name].make(None).measure(turn.invocation) for turn in turns])
+                if any(unseen(played, turn, CRITERIA[name].needs) for turn in range(len(played.actual))):
+                    continue  # what nobody knows is not 0
+                outcome = case_outcome([CRITERIA[name].make(None).measure(turn) for turn in played.actual])
                 values.setdefault(name, []).extend([outcome.score] if isinstance(outcome, Scored) else [])
     found: list[SeenThreshold] = []
     for name, scores in values.items():
@@ -70,8 +74,8 @@ def thresholds_of(experiment: str, tracking_uri: str | None = None) -> tuple[See
     return tuple(found)
 
 
-def _latest(search: TraceSearch) -> Iterator[tuple[TracedTurn, ...]]:
-    """Yield the turns of the latest conversations that can be read, one conversation in memory at a time."""
+def _latest(search: TraceSearch) -> Iterator[Conversation]:
+    """Yield the latest conversations that can be read, one in memory at a time."""
     newest = (trace.info for trace in islice(every_trace(search.client, search.experiment_id), _TRACES) if CASE not in trace.info.tags)
     keyed = (
         (conversation_key(Trace(id=info.trace_id, time_ms=info.request_time, metadata=info.trace_metadata)), info.trace_id)
@@ -79,4 +83,5 @@ def _latest(search: TraceSearch) -> Iterator[tuple[TracedTurn, ...]]:
     )
     for ids in islice(grouped(keyed).values(), _CONVERSATIONS):
         with suppress(UsageError):
-            yield search.whole(ids, nested=False)[0].turns()
+            found = search.whole(ids, nested=False)[0]
+            yield found.conversation(found.turns())

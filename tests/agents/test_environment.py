@@ -309,4 +309,6 @@ def test_the_tools_of_functions_fail_too(function: Callable[..., Any], delay: fl
     assert first.actual[0].final_text == str([{"booked": "Bern"}, ERROR_ANSWER, {"booked": "Bern"}])
     assert first.injections == (Injection(invocation_index=0, tool="book", kind="error", latency_s=delay, call_index=1),)
     assert second.injections == ()
-    assert report.notes == ()
+    assert report.notes == (
+        "2 cases expect a response that no criterion reads (c1, c2); add response_match_score or final_response_match_v2 to the criteria",
+    )

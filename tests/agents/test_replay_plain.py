@@ -25,7 +25,7 @@ from mlflow_adk_eval.results.report import Report
 from mlflow_adk_eval.runner.evaluation import Options, run
 from tests.agents.scripted import Scripted, call, case_of, results, text, user_text
 
-_CONFIG = {"criteria": {"final_session_state": {"threshold": 1.0, "match_type": "EXACT"}}}
+_CONFIG = {"criteria": {"final_session_state": {"threshold": 1.0, "match_type": "EXACT", "only_where_expected": True}}}
 NOT_SAID = (
     "the session's final state is unknown: the replayed calls do not say how they changed the session's state; record the run with --record"
 )

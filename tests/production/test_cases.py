@@ -143,7 +143,7 @@ def test_what_a_person_expected_becomes_the_answer_and_such_a_case_goes_first(ow
     found = taken(own, redact=lambda text: text.replace("ann@example.com", "[mail]"))
     cases = {case.eval_id: case for case in found.eval_set.eval_cases}
     assert list(cases) == ["rude_again", "crash", "busy"]
-    assert cases["crash"].tags == ("production", f"cause: {CRASHED}".replace("ann@example.com", "[mail]"))
+    assert cases["crash"].tags == ("production", "open calls", f"cause: {CRASHED}".replace("ann@example.com", "[mail]"))
     assert [turn.final_text for turn in cases["crash"].conversation or ()] == ["Sure, crash, [mail]."]
     assert "open" in cases["rude_again"].tags, "its first turn has no answer yet"
     assert [turn.final_text for turn in cases["rude_again"].conversation or ()] == ["", "Sure, rude_again, [mail]."]

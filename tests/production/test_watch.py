@@ -271,8 +271,8 @@ def test_levels_come_from_runs_with_the_same_settings(production: str) -> None:
 
 
 def _agent(answer: str) -> Any:
-    def agent(text: str) -> str:
-        return answer if text else ""
+    def agent(text: str) -> dict[str, str]:
+        return {"final_response": answer if text else ""}
 
     return agent
 
@@ -281,7 +281,10 @@ def test_a_version_that_became_worse_is_told_on_its_page_and_a_rollback_is_propo
     production: str, tmp_path: Path, webhook: Webhook
 ) -> None:
     client, cases = MlflowClient(), eval_set({f"case_{number}": [turn(f"question {number}", "good")] for number in range(10)})
-    runs = [adk_eval.evaluate(cases, agent, CONFIG, experiment="tests").run_id or "" for agent in (_agent("good"), lambda _: "very good")]
+    runs = [
+        adk_eval.evaluate(cases, agent, CONFIG, experiment="tests").run_id or ""
+        for agent in (_agent("good"), lambda _: {"final_response": "very good"})
+    ]
     first, second = (register(run_id, "shop") for run_id in runs)
     adk_eval.promote("shop", first, run_id=runs[0])
     talk(["bad"] * 20, hours_ago=2)  # with the version before

@@ -78,5 +78,8 @@ def talk(answers: Iterable[str], *, hours_ago: float, **tags: str) -> None:
         if answer == "bad":
             tool = mlflow.start_span_no_context("look_up", span_type="TOOL", parent_span=root, inputs={"q": "x"}, start_time_ns=at + 1000)
             tool.end(outputs="y", end_time_ns=at + 2000)
+        said = {"choices": [{"message": {"role": "assistant", "content": answer}}]}  # and asked for no other call
+        model = mlflow.start_span_no_context("model", span_type="CHAT_MODEL", parent_span=root, inputs=asked, start_time_ns=at + 3000)
+        model.end(outputs=said, end_time_ns=at + 4000)
         root.end(outputs={"messages": [{"role": "assistant", "content": answer}]}, end_time_ns=at + 500_000_000)
     mlflow.flush_trace_async_logging()

@@ -264,7 +264,7 @@ TELLING: dict[str, tuple[Callable[..., Any], bool]] = {
     "a text": (lambda text, session: text, False),
     "nothing": (lambda text, session: None, False),
     "texts, bit by bit": (lambda text, session: iter(["a", "b"]), False),
-    "a turn without steps": (lambda text, session: {"final_response": text}, False),
+    "a turn without steps": (lambda text, session: {"final_response": text}, True),
     "the steps of one turn": (in_first_turn, True),
     "a turn of ours": (lambda text, session: Invocation(user_content=said(text), intermediate_data=IntermediateData()), True),
     "an event": (lambda text, session: iter([EVENT]), True),
