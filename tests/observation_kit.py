@@ -66,7 +66,6 @@ def _text_function(*, rich: bool) -> Conversation:
     def agent(message: str, session: Session) -> Any:
         if rich:
             session.state["lamp"] = True
-            return {"final_response": {"parts": [{"text": SAID}, IMAGE]}}
         return SAID
 
     return anyio.run(CallableAgent(function=agent, name="house").converse, CASE, 0)
