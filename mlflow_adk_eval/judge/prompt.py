@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
@@ -123,6 +123,16 @@ def load_prompt(name: str) -> Prompt:
     head, text = _read(name)
     rules_head, rules = _read(head.get("rules", "shared"))
     return Prompt(name=name, version=f"{head['version']}+{rules_head['version']}", text=f"{rules}\n\n{text}")
+
+
+def is_varied(prompts: Iterable[str], variant: PromptVariant) -> bool:
+    """Whether a variant changes any of these prompts.
+
+    Raises:
+        UsageError: if there are no worked examples for one.
+    """
+    texts = [load_prompt(name) for name in prompts]
+    return [text.variant(variant) for text in texts] != texts
 
 
 @cache

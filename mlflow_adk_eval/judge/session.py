@@ -23,7 +23,7 @@ from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import VERTEX, host_of, is_among, named_at
 from mlflow_adk_eval.judge.identity import AskedModel, Identity
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import is_varied
 from mlflow_adk_eval.judge.protocol import Answer, Judge, ResolvedJudge
 from mlflow_adk_eval.judge.providers.resolve import resolve_judge
 from mlflow_adk_eval.judge.question import ItemVerdict, Question, errors_of
@@ -173,11 +173,9 @@ class JudgeSession:
         """
         self.check(EvalConfig.model_construct(criteria={"criterion": settings}))
         variant = settings.prompt or "standard"
-        texts = [load_prompt(prompt) for prompt in prompts]
-        varied = [text.variant(variant) for text in texts]
-        if variant != "standard" and texts and varied == texts:
-            unchanged = ", ".join(text.name for text in texts)
-            raise UsageError(f"prompt={variant!r} changes nothing in {unchanged}, which asks about one thing; use another variant")
+        names = tuple(prompts)
+        if not is_varied(names, variant) and variant != "standard" and names:
+            raise UsageError(f"prompt={variant!r} changes nothing in {', '.join(names)}, which asks about one thing; use another variant")
         options, scope = settings.judge_model_options, self._setup.scope
         config = options.judge_model_config or {}
         given = self._setup.judge

@@ -14,7 +14,7 @@ from mlflow_adk_eval.errors import EvalSetError, Problem, json_path, shown
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Json, canonical, canonical_json
 from mlflow_adk_eval.evalset.parse import parse, repeated
-from mlflow_adk_eval.evalset.unread import meaning_of
+from mlflow_adk_eval.evalset.unread import OTHERS, meaning_of
 from mlflow_adk_eval.shapes.records import CASE, EXPECTATIONS, record_of
 from mlflow_adk_eval.shapes.rows import row_of
 
@@ -22,8 +22,6 @@ ORDER = "adk_eval.order"
 """The tag with a record's place in the eval set; MLflow keeps no order."""
 _HASH = "adk_eval.sha256."
 """How the tags begin that say what a part of a record was when it was pushed."""
-OTHERS = "mlflow_expectations"
-"""The unknown field of a case that keeps what a record expects and ADK has no word for, such as MLflow's ``guidelines``."""
 
 _BESIDE = {"eval_id", "session_input"}
 _SIMULATED = {"goal", "persona", "simulation_guidelines"}

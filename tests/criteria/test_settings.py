@@ -100,9 +100,19 @@ def of(eval_set: EvalSet) -> Recording:
     return Recording(name="recorded", runs=runs)
 
 
+REQUIRED: Mapping[str, Any] = {"tools": ["book"]}
+"""Settings that have no default, besides the threshold."""
+
+
+def least(spec: CriterionSpec) -> dict[str, Any]:
+    """The least that a config says of a criterion."""
+    threshold = (spec.bounds[0] + min(spec.bounds[1], 9.0)) / 2
+    return {"threshold": threshold, **{field: value for field, value in REQUIRED.items() if field in spec.fields}}
+
+
 def base(spec: CriterionSpec) -> dict[str, Any]:
     """Settings with which a criterion can be decided here."""
-    settings: dict[str, Any] = {"threshold": (spec.bounds[0] + min(spec.bounds[1], 9.0)) / 2}
+    settings = least(spec)
     if issubclass(spec.settings, VertexSettings):
         settings["backend"] = "judge"
     if issubclass(spec.settings, JudgedSettings):
@@ -122,6 +132,7 @@ FLIPS: Mapping[str, tuple[Any, ...]] = {
     "match_type": ("EXACT", "SUBSET", "IN_ORDER", "ANY_ORDER"),
     "ignore_args": (True,),
     "include_inner_calls": (True,),
+    "tools": ([{"name": "book", "args": {"n": 2}}], ["no_such_tool"]),
     "evaluate_intermediate_nl_responses": (True,),
     "stop_signal": ("BYE",),
     "instruction": ("agent_instructions",),
@@ -229,7 +240,7 @@ def test_a_setting_that_only_others_have_is_refused_with_those_that_read_it() ->
     for name, spec in CRITERIA.items():
         for field in every - set(spec.settings.model_fields):
             with pytest.raises(ConfigError) as caught:
-                parse_config({"criteria": {name: {"threshold": base(spec)["threshold"], field: None}}}, "config")
+                parse_config({"criteria": {name: {**least(spec), field: None}}}, "config")
             (problem,) = caught.value.problems
             assert problem.path == f"$.criteria.{name}.{field}"
             assert (problem.found, problem.wanted) == ("an unknown key", f"one of {', '.join(spec.fields)}")
@@ -249,7 +260,7 @@ def test_a_setting_that_only_others_have_is_refused_with_those_that_read_it() ->
 )
 def test_the_settings_of_a_judge_are_refused_where_the_service_decides(name: str, field: str, value: Any) -> None:
     spec = CRITERIA[name]
-    settings = {"threshold": base(spec)["threshold"], "backend": "vertex", field: value}
+    settings = {**least(spec), "backend": "vertex", field: value}
     with pytest.raises(ConfigError, match=rf"\$\.criteria\.{name}\.{field}: found a setting without effect"):
         parse_config({"criteria": {name: settings}}, "config")
 
@@ -270,7 +281,7 @@ def test_the_service_is_shown_what_was_said_on_the_way_if_the_settings_say_so(na
 def test_a_default_says_nothing_and_is_accepted_everywhere() -> None:
     """Configs that programs write hold every default."""
     for name, spec in CRITERIA.items():
-        written = spec.settings.model_validate({"threshold": base(spec)["threshold"]}).model_dump(mode="json", by_alias=False)
+        written = spec.settings.model_validate(least(spec)).model_dump(mode="json", by_alias=False)
         parse_config({"criteria": {name: written}}, "config")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mlflow_adk_eval as adk_eval
-from mlflow_adk_eval.cli.main import main
+from tests.cli.test_cli import invoke
 from tests.judge.servers import HANG, RESET, Call, Handler, Reply, gemini_answer, gemini_error, judging, serving
 from tests.kit import case_json, eval_set_json, turn_json
 
@@ -138,19 +138,15 @@ def test_without_permission_nobody_is_asked_twice(monkeypatch: pytest.MonkeyPatc
     assert len(server.calls) <= 64
 
 
-def test_the_command_exits_with_3_when_the_judge_is_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_exits_with_3_when_the_judge_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     eval_set = tmp_path / "set.evalset.json"
     eval_set.write_text(conversations(2, 2).model_dump_json(exclude_none=True), encoding="utf-8")
     (tmp_path / "test_config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
     with serving(lambda _call: gemini_error(503, "down")) as server:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
-        monkeypatch.setattr("sys.argv", ["mlflow-adk-eval", "score", str(eval_set), "--actual", str(eval_set), "--judge-outage", "1"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    assert ended.value.code == 3
-    assert "? a judge stopped responding: the judge returned only failures for" in " ".join(capsys.readouterr().out.split())
+        result = invoke("score", eval_set, "--actual", eval_set, "--judge-outage", 1)
+    assert result.exit_code == 3
+    assert "? a judge stopped responding: the judge returned only failures for" in " ".join(result.stdout.split())
 
 
 def test_a_budget_ends_in_undecided_and_is_never_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:

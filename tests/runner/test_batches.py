@@ -33,7 +33,8 @@ from tests.kit import turn_json
 from tests.profiles import examples
 from tests.strategies import respelt
 
-CONFIG = {"criteria": {"tool_trajectory_avg_score": 0.5, "response_match_score": {"threshold": 0.4}, "final_session_state": 1.0}}
+COMPUTED = {"criteria": {"tool_trajectory_avg_score": 0.5, "response_match_score": {"threshold": 0.4}}}
+CONFIG = {"criteria": {**COMPUTED["criteria"], "final_session_state": 1.0}}
 WORDS = ("the lamp is on", "it is 20 °C", "東京は晴れ", "", "door locked & shut", "nobody is home")
 
 
@@ -204,7 +205,7 @@ def test_several_processes_take_no_agent_and_no_judge(tmp_path: Path) -> None:
     ):
         adk_eval.score(path, config={"criteria": {"final_response_match_v2": 0.5}}, judge=lambda question: "valid", workers=2)
     with pytest.raises(adk_eval.UsageError, match=r"workers=2: several processes can only score recordings; record the agent first"):
-        adk_eval.evaluate(path, agent=lambda text: text, config=CONFIG, tracking_uri=f"sqlite:///{tmp_path}/none.db", workers=2)
+        adk_eval.evaluate(path, agent=lambda text: text, config=COMPUTED, tracking_uri=f"sqlite:///{tmp_path}/none.db", workers=2)
     with pytest.raises(adk_eval.UsageError, match="workers=0: wanted a whole number of at least 1"):
         adk_eval.score(path, config=CONFIG, workers=0)
 

@@ -313,6 +313,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("error", 7, r"\$\.error: found 7; wanted a text"),
     ("unfinished", "false", r"\$\.unfinished: found 'false'; wanted whether"),
     ("unfinished", 2, r"\$\.unfinished: found 2; wanted whether"),
+    ("unknown", "calls", r"\$\.unknown: found a text that is not JSON .*; wanted what nobody could see"),
+    ("unknown", [{"what": "weather", "why": "nobody looked"}], r"row 5, unknown: .*\n  \$\[0\]\.what: found 'weather'"),
 ]
 
 

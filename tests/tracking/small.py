@@ -60,7 +60,9 @@ def answering(cases: EvalSet, **answers: Any) -> Any:
 
     def agent(text: str, session: Any) -> Any:
         answer = answers.get(session.eval_id, expected[session.eval_id, len(session.history)])
-        return answer(text, session) if callable(answer) else answer
+        if callable(answer):
+            answer = answer(text, session)
+        return {"final_response": answer} if isinstance(answer, str) else answer  # which says that no tool was called
 
     return agent
 

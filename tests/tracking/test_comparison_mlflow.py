@@ -12,6 +12,7 @@ from click.testing import Result
 
 from mlflow_adk_eval import Report, TrackingError, UsageError, evaluate, gate
 from mlflow_adk_eval.analysis.comparison.compare import Comparison
+from mlflow_adk_eval.evalset.models import FunctionResponse, IntermediateData, Invocation
 from mlflow_adk_eval.runs.manifest import Evidence
 from mlflow_adk_eval.testing import Request, ScriptedJudge
 from mlflow_adk_eval.tracking.client import experiment_id
@@ -45,19 +46,30 @@ def verdicts(request: Request) -> dict[str, str]:
     return {key: "unsupported" if "Mars" in text else "supported" for key, text in request.blocks.items() if key.startswith("item")}
 
 
+def returning(agent: Any) -> Any:
+    """Return an agent whose tools, unlike those of an expectation, return something, which hallucinations are judged by."""
+
+    def whole(text: str, session: Any) -> Invocation:
+        done = Invocation.model_validate(agent(text, session))
+        came = tuple(FunctionResponse(id=call.id, name=call.name, response={"done": True}) for call in done.tool_calls)
+        return done.model_copy(update={"intermediate_data": IntermediateData(tool_uses=done.tool_calls, tool_responses=came)})
+
+    return whole
+
+
 @pytest.fixture(scope="module")
 def runs(template: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Report, Report]:
     """A store with a run of a good agent and one of a bad one."""
     store = opened(template, tmp_path_factory.mktemp("store"), EXPERIMENT)
 
     def run(name: str, **answers: Any) -> Report:
-        agent = answering(rooms(), **answers)
+        agent = returning(answering(rooms(), **answers))
         judge = ScriptedJudge(verdicts, rationale="It is | *so*.")
         return evaluate(rooms(), agent=agent, config=CONFIG, judge=judge, experiment=EXPERIMENT, tracking_uri=store, run_name=name)
 
     bad = {
         "light": turn("light on", "Whatever.", ("switch", {"room": "all"})),
-        "heat": lambda _text, _session: "It is 21 degrees. It is cold on Mars.",
+        "heat": turn("21 degrees please", "It is 21 degrees. It is cold on Mars."),
     }
     return store, run("good"), run("bad", **bad)
 

@@ -258,6 +258,8 @@ def test_a_function_by_name_takes_settings_too_and_variants_of_the_prompt_are_tr
     assert [score.judge for score in found.scores] == given
     standard, examples, _ = (score.input_tokens for score in found.scores)
     assert examples > standard
+    with pytest.raises(UsageError, match=f"prompt='listed' changes nothing in {MATCH}"):
+        tried(["scripted_for_bench:c?prompt=listed"], ITEMS[:2])
     with pytest.raises(UsageError, match="judge=scripted_for_bench:d"):
         judge_bench(["scripted_for_bench:d?prompt=listed"], votes=1, experiment=None)
 

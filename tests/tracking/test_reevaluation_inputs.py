@@ -15,7 +15,8 @@ from mlflow_adk_eval.tracking.evaluate import make_reevaluator
 from tests.tracking.small import many, reevaluation_request
 
 CONFIG = {"criteria": {"tool_trajectory_avg_score": 1.0}}
-HOSTILE = {"criteria": {"safety_v1": {"threshold": 0.5, "judge_model_options": {"judge_model": "huggingface/https://evil.example"}}}}
+ELSEWHERE = {"judge_model": "huggingface/https://evil.example"}
+HOSTILE = {"criteria": {"safety_v1": {"threshold": 0.5, "backend": "judge", "judge_model_options": ELSEWHERE}}}
 EIGHT = many(8)
 REQUEST = reevaluation_request(EIGHT, CONFIG)
 NOTHING_TO_JUDGE = "models:/helper/1 has no run to judge again"

@@ -28,7 +28,7 @@ CASES = rooms()
 def moody(text: str, session: Any) -> Any:
     """Do as expected, but in the second run do nothing about *heat*, and in the third break down over *both*."""
     if session.eval_id == "heat" and session.run_index == 1:
-        return "no"
+        return {"final_response": "no"}  # and no call
     if session.eval_id == "both" and session.run_index == 2:
         raise ConnectionError("the house does not answer")
     return answering(CASES)(text, session)

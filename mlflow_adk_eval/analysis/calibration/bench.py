@@ -15,10 +15,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, RubricSettings, VertexSettings
+from mlflow_adk_eval.config.spec import CRITERIA, JudgedSettings, JudgeModelOptions, PromptVariant, RubricSettings, VertexSettings
 from mlflow_adk_eval.errors import InputError, JudgeError, Problem, did_you_mean
 from mlflow_adk_eval.evalset.models import EvalSet, Invocation, Strict
 from mlflow_adk_eval.evalset.parse import decode, parse, read_text
+from mlflow_adk_eval.judge.prompt import is_varied
 from mlflow_adk_eval.runtime import model_or_object
 
 _SHIPPED = "bench_items.jsonl"
@@ -234,10 +235,14 @@ def _name(judge: Any) -> str:
 
 
 def asked_with(config: Mapping[str, Any], contender: Contender) -> dict[str, Any]:
-    """Return a config whose criteria are asked as a contender is."""
+    """Return a config whose criteria are asked as a contender is, of which a variant of the prompt may concern only some."""
+    variant: PromptVariant = contender.settings.get("prompt") or "standard"
+    names = config["criteria"].keys()
+    varied = {name for name in names if is_varied(CRITERIA[name].prompts, variant)} or names  # one that concerns none is refused later
+    as_ever = {key: value for key, value in contender.settings.items() if key != "prompt"}
 
     def merged(criteria: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: {**settings, **contender.settings} for name, settings in criteria.items()}
+        return {name: {**settings, **(contender.settings if name in varied else as_ever)} for name, settings in criteria.items()}
 
     own = config.get("case_criteria") or {}
     return {"criteria": merged(config["criteria"]), "case_criteria": {eval_id: merged(criteria) for eval_id, criteria in own.items()}}
