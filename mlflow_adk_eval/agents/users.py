@@ -18,9 +18,9 @@ from mlflow_adk_eval.criteria.personas import persona_of, role_text
 from mlflow_adk_eval.criteria.transcript import conversation_material, dialogue_material
 from mlflow_adk_eval.errors import ConfigError, Problem, UsageError, shown
 from mlflow_adk_eval.evalset.conversation import Ending
+from mlflow_adk_eval.evalset.material import material_of, not_shown, unshown_in
 from mlflow_adk_eval.evalset.models import Content, ConversationScenario, EvalCase, Invocation, Model, Part, UserBehavior, UserPersona
-from mlflow_adk_eval.judge.material import blocks_of, material_of, not_shown, unshown_in
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.protocol import called
 from mlflow_adk_eval.judge.user_model import STOP_SIGNAL, UserMessage, UserModel, UserPrompt, user_message_of
 from mlflow_adk_eval.text import listed

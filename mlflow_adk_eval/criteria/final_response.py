@@ -14,9 +14,9 @@ from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun
 from mlflow_adk_eval.criteria.expected import ExpectedResponseSettings
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ask_judge, judged_turns, place, says_nothing
 from mlflow_adk_eval.criteria.transcript import user_material
+from mlflow_adk_eval.evalset.material import Material, unshown_in
 from mlflow_adk_eval.evalset.models import Invocation
-from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.results.outcomes import Judged, Scored
 

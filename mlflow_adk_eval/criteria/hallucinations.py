@@ -19,9 +19,9 @@ from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, place, says_nothing, tally
 from mlflow_adk_eval.criteria.text import sentences
 from mlflow_adk_eval.criteria.transcript import Step, calls_material, final_material, knowledge, steps
+from mlflow_adk_eval.evalset.material import NOTHING, Material, material_of, unshown_in
 from mlflow_adk_eval.evalset.models import IntermediateData, Invocation
-from mlflow_adk_eval.judge.material import NOTHING, Material, blocks_of, material_of, unshown_in
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Outcome, Scored, grouped, mean

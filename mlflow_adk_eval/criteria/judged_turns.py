@@ -14,8 +14,8 @@ from mlflow_adk_eval.config.spec import CriterionSettings, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
 from mlflow_adk_eval.criteria.text import Translation
 from mlflow_adk_eval.criteria.transcript import final_material
+from mlflow_adk_eval.evalset.material import NOTHING, Material
 from mlflow_adk_eval.evalset.models import OPEN, Invocation
-from mlflow_adk_eval.judge.material import NOTHING, Material
 from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean

@@ -44,9 +44,9 @@ from mlflow_adk_eval.criteria.transcript import (
     words_of,
 )
 from mlflow_adk_eval.criteria.vertex import votes_of
+from mlflow_adk_eval.evalset.material import Material, unshown_in
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation
 from mlflow_adk_eval.evalset.observation import Need
-from mlflow_adk_eval.judge.material import Material, unshown_in
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
 

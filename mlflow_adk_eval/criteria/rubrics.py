@@ -19,10 +19,10 @@ from mlflow_adk_eval.criteria import transcript
 from mlflow_adk_eval.criteria.criterion import CaseRun, failed, missing_turns, whole_case
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, combined, judged_turns, place, says_nothing, unfinished
 from mlflow_adk_eval.errors import did_you_mean, shown
+from mlflow_adk_eval.evalset.material import Material, unshown_in
 from mlflow_adk_eval.evalset.models import EvalCase, Invocation, Rubric
 from mlflow_adk_eval.evalset.observation import Need
-from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+from mlflow_adk_eval.evalset.material import Material, joined, unshown_in
 from mlflow_adk_eval.evalset.media import Media, media_in, media_of_part, readable, text_of_file
 from mlflow_adk_eval.evalset.models import (
     AppDetails,
@@ -30,7 +31,6 @@ from mlflow_adk_eval.evalset.models import (
     Part,
     carried,
 )
-from mlflow_adk_eval.judge.material import Material, joined, unshown_in
 
 DECLARATIONS = ("function_declarations", "functionDeclarations")
 _FOR_DISPLAY = {"search_entry_point", "searchEntryPoint"}

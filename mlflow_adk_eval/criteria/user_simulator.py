@@ -18,8 +18,8 @@ from mlflow_adk_eval.criteria.criterion import CaseRun
 from mlflow_adk_eval.criteria.judged_turns import Cell, JudgedTurns, ask_judge, judged_turns, place
 from mlflow_adk_eval.criteria.personas import persona_text
 from mlflow_adk_eval.criteria.transcript import dialogue_material, user_material
+from mlflow_adk_eval.evalset.material import Material, material_of, unshown_in
 from mlflow_adk_eval.evalset.models import EvalCase
-from mlflow_adk_eval.judge.material import Material, material_of, unshown_in
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Skipped

@@ -33,11 +33,11 @@ from mlflow_adk_eval.criteria.judged_turns import (
     says_nothing,
     single,
 )
+from mlflow_adk_eval.evalset.material import Material, unshown_in
 from mlflow_adk_eval.evalset.media import Media, media_of_part, text_of_file
 from mlflow_adk_eval.evalset.models import Content, IntermediateData, Invocation, Json, Part
 from mlflow_adk_eval.evalset.observation import Need
-from mlflow_adk_eval.judge.material import Material, blocks_of, unshown_in
-from mlflow_adk_eval.judge.prompt import load_prompt
+from mlflow_adk_eval.judge.prompt import blocks_of, load_prompt
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, vote_on

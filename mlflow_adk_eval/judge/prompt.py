@@ -20,6 +20,7 @@ from typing import Any
 
 from mlflow_adk_eval.config.spec import PromptVariant
 from mlflow_adk_eval.errors import UsageError
+from mlflow_adk_eval.evalset.material import Material
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.judge.protocol import Request
 
@@ -166,6 +167,11 @@ class Block:
         """Return the text after its delimiter, which carries `code`. Another delimiter has to follow it."""
         text = self.text.encode("utf-8", "replace").decode()  # a lone half of a surrogate pair cannot be sent
         return f"{_delimiter(code, self.name)}\n{text}\n"
+
+
+def blocks_of(materials: Mapping[str, Material]) -> tuple[Block, ...]:
+    """Return the texts that are not empty as blocks, by name and in order."""
+    return tuple(Block(name, one.text) for name, one in materials.items() if one.text)
 
 
 def _delimiter(code: str, name: str) -> str:

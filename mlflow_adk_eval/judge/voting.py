@@ -17,7 +17,7 @@ from math import ceil
 from statistics import median_low
 from typing import Any, NamedTuple, TypeVar
 
-from mlflow_adk_eval.judge.material import not_shown
+from mlflow_adk_eval.evalset.material import not_shown
 from mlflow_adk_eval.judge.protocol import Answer
 from mlflow_adk_eval.judge.question import ItemVerdict, JudgedItem, Question
 from mlflow_adk_eval.results.outcomes import Errored, Scored, Vote

@@ -49,9 +49,14 @@ def test_traces_by_id_become_a_file(store: str, tmp_path: Path) -> None:
     result = invoke("capture", "--trace-id", first, "--trace-id", second, "-o", path, "--tracking-uri", store)
     assert (result.exit_code, result.stdout) == (
         0,
-        f"{path}: 1 case, 2 turns\nnext: mlflow-adk-eval run AGENT {path}\n",
+        (
+            f"{path}: 1 case, 2 turns\n"
+            "  the traces do not say which tools were called in 1 case: write that, and remove the tag 'open calls'\n"
+            f"next: mlflow-adk-eval run AGENT {path}\n"
+        ),
     ), result.stderr
     found = load_eval_set(path)
+    assert [case.tags for case in found.eval_cases] == [("open calls",)]
     assert (found.eval_set_id, found.eval_ids) == ("bots", ("s1",))
 
 

@@ -169,7 +169,7 @@ def test_traces_become_the_cases(project: Path, template: Path) -> None:
     assert made.exit_code == 0, made.stderr
     (case,) = load_eval_set("evals/production.evalset.json").eval_cases
     assert [(turn.user_text, turn.final_text) for turn in case.conversation or ()] == [("Are you open?", "It is open until six.")]
-    assert case.tags == ()
+    assert case.tags == ("open calls",)  # a span without steps does not say which tools were called
     assert json.loads(Path("evals/test_config.json").read_text())["criteria"] == criteria(calls=False)
     assert sorted(path.name for path in Path("evals").iterdir()) == ["gate.yaml", "production.evalset.json", "test_config.json"]
     assert made.stdout.endswith("With an agent: mlflow-adk-eval init AGENT --eval-set evals/production.evalset.json\n")

@@ -14,8 +14,8 @@ import pytest
 from mlflow_adk_eval.config.spec import Need
 from mlflow_adk_eval.criteria.transcript import content_material, tool_material
 from mlflow_adk_eval.errors import EvalSetError
+from mlflow_adk_eval.evalset.material import Material
 from mlflow_adk_eval.evalset.models import EvalCase, FunctionCall, Invocation, SessionInput
-from mlflow_adk_eval.judge.material import Material
 from mlflow_adk_eval.shapes.answers import is_missing
 from mlflow_adk_eval.shapes.records import cells_of
 from mlflow_adk_eval.shapes.rows import CELLS, Row, row_of
@@ -314,7 +314,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("unfinished", "false", r"\$\.unfinished: found 'false'; wanted whether"),
     ("unfinished", 2, r"\$\.unfinished: found 2; wanted whether"),
     ("unknown", "calls", r"\$\.unknown: found a text that is not JSON .*; wanted what nobody could see"),
-    ("unknown", [{"what": "weather", "why": "nobody looked"}], r"row 5, unknown: .*\n  \$\[0\]\.what: found 'weather'"),
+    ("unknown", [{"what": "state", "why": 3}], r"row 5, unknown: .*\n  \$\[0\]\.why: found 3"),
 ]
 
 

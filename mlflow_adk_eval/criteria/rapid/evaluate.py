@@ -13,8 +13,8 @@ from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.messages import RapidRequest, Rated, answer, error_body, read_request
 from mlflow_adk_eval.criteria.rapid.ratings import Judgement, compare, rate
 from mlflow_adk_eval.errors import JudgeError, UsageError, did_you_mean, shown
+from mlflow_adk_eval.evalset.material import material_of, unshown_in
 from mlflow_adk_eval.evalset.models import Json
-from mlflow_adk_eval.judge.material import material_of, unshown_in
 from mlflow_adk_eval.judge.providers.vertex import Instance, Result
 from mlflow_adk_eval.judge.session import JudgeSession
 from mlflow_adk_eval.judge.setup import BudgetSource, JudgeOptions, JudgeSetup, JudgeSource, LedgerSource, judge_setup

@@ -9,7 +9,7 @@ from functools import partial
 
 from mlflow_adk_eval.config.rapid_catalogue import RapidMetric
 from mlflow_adk_eval.criteria.rapid.messages import Rated
-from mlflow_adk_eval.judge.material import Material, unshown_in
+from mlflow_adk_eval.evalset.material import Material, unshown_in
 from mlflow_adk_eval.judge.prompt import Block, load_prompt
 from mlflow_adk_eval.judge.question import JudgedItem, Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector

@@ -24,11 +24,11 @@ import anyio.to_thread
 
 from mlflow_adk_eval.config.rapid_catalogue import CHOICES, RAPID_METRICS
 from mlflow_adk_eval.errors import JudgeError, UsageError
+from mlflow_adk_eval.evalset.material import not_shown
 from mlflow_adk_eval.evalset.media import Media
 from mlflow_adk_eval.evalset.models import Json, json_sha256
 from mlflow_adk_eval.judge.client import CallResult, JudgeClient
 from mlflow_adk_eval.judge.hosts import endpoint_named_by, host_of
-from mlflow_adk_eval.judge.material import not_shown
 from mlflow_adk_eval.judge.protocol import Answer, Refused, Unavailable, failure, one_line, retry_after_s, retry_delay_s
 from mlflow_adk_eval.judge.providers.access import application_default, credentials_failure, refresh
 from mlflow_adk_eval.runtime import require_extra

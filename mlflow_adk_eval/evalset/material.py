@@ -2,17 +2,16 @@
 
 A judge reads text. An image in a message reaches it as the words ``[image/png]``, so whatever it said of that message would be a guess.
 Each text for judges is therefore a `Material`, which knows the media that stood in what the text was made of. A `Question` has to name
-those of all its material, and `voting.VoteCollector` puts no question to a judge that was not shown everything; nor does
-`providers.vertex.VertexService`.
+those of all its material, and `judge.voting.VoteCollector` puts no question to a judge that was not shown everything; nor does
+`judge.providers.vertex.VertexService`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mlflow_adk_eval.evalset.media import Media, media_in
-from mlflow_adk_eval.judge.prompt import Block
 from mlflow_adk_eval.text import listed
 
 _MOST_NAMED = 5
@@ -44,11 +43,6 @@ def joined(materials: Iterable[Material], between: str = "\n") -> Material:
 def unshown_in(materials: Iterable[Material]) -> tuple[Media, ...]:
     """Return the media that none of the texts shows, each once."""
     return tuple(dict.fromkeys(media for one in materials for media in one.unshown))
-
-
-def blocks_of(materials: Mapping[str, Material]) -> tuple[Block, ...]:
-    """Return the texts that are not empty as blocks, by name and in order."""
-    return tuple(Block(name, one.text) for name, one in materials.items() if one.text)
 
 
 def not_shown(media: Iterable[Media], who: str = "the judge") -> str:
