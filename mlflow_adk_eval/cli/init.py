@@ -217,6 +217,8 @@ class _Project:
             "agent": self.agent,
             "judge": self.judge,
             "calls": any(turn.tool_calls for each in turns for turn in each),
+            # A typed answer says nothing of calls: its case is left out, rather than taken to expect none.
+            "silent": any(turn.intermediate_data is None for each in turns for turn in each),
             "cases": len(distinct),
             "calibration": self.judge and _CALIBRATION,
             "calibrate": self.calibrate,
