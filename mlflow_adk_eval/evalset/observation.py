@@ -206,7 +206,7 @@ def blind_spots(conversation: Observed, turn: int, case: EvalCase | None = None)
     >>> from types import SimpleNamespace
     >>> said = Invocation.model_validate({"user_content": {}, "final_response": {"parts": [{"text": "hello"}]}, "duration": 1})
     >>> blind_spots(SimpleNamespace(actual=[said], session_state={}, inner_calls=None, unknown=()), 0)
-    ['usage', 'model_calls', 'model_errors']
+    ['documents', 'usage', 'model_calls', 'model_errors']
     """
     open_needs = {entry.what for entry in unwritten(case)} if case else set[Need]()
     names: list[str] = [need for need in NAMES if need in open_needs or reason(conversation, turn, need)]
