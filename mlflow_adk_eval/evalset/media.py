@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel
 
-from mlflow_adk_eval.evalset.models import Content, Json, Part, value_at
+from mlflow_adk_eval.evalset.models import Content, Json, Part, carried, value_at
 from mlflow_adk_eval.text import beginning
 
 _LONGEST_NAME = 100
@@ -110,7 +110,7 @@ class Media:
 def field_of(value: Any, *names: str) -> Any:
     """Return the first of some fields that an object or a mapping has, whatever its spelling; ``None``: none of them."""
     for name in names:
-        found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+        found = carried(value, name)
         if found is not None:
             return found
     return None

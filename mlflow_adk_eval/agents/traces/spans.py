@@ -19,7 +19,7 @@ from typing import Any
 
 from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
-from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part
+from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part, carried
 from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import grouped
@@ -184,8 +184,8 @@ def _trace(value: Any) -> Trace:
     if not _is_trace(given):
         raise UsageError(f"a trace is one of MLflow's, or the dict of its to_dict(), not {shown(value)}")
     info, spans = (given["info"], given["data"].get("spans")) if isinstance(given, Mapping) else (given.info, given.data.spans)
-    trace_id = str(_of(info, "trace_id") or _of(info, "request_id"))
-    state, began = _of(info, "state"), _of(info, "request_time") or 0
+    trace_id = str(carried(info, "trace_id") or carried(info, "request_id"))
+    state, began = carried(info, "state"), carried(info, "request_time") or 0
     if str(getattr(state, "value", state)) == "IN_PROGRESS":
         raise unreadable(trace_id, "$.info.state", "IN_PROGRESS", "a trace that has ended")
     by_time = sorted(map(_flat, spans or ()), key=lambda pair: pair[0].start_ns)
@@ -193,14 +193,10 @@ def _trace(value: Any) -> Trace:
     return Trace(
         id=trace_id,
         time_ms=round(datetime.fromisoformat(began).timestamp() * 1000) if isinstance(began, str) else int(began),
-        tags=dict(_of(info, "tags") or {}),
-        metadata=dict(_of(info, "trace_metadata") or {}),
+        tags=dict(carried(info, "tags") or {}),
+        metadata=dict(carried(info, "trace_metadata") or {}),
         roots=_grown("", grouped((parent if parent in known else "", span) for span, parent in by_time)),  # without a known parent: a root
     )
-
-
-def _of(holder: Any, name: str) -> Any:
-    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
 
 
 def _flat(span: Any) -> tuple[Span, str]:
