@@ -143,7 +143,9 @@ class Part(Written):
         """What it says in words, spoken ones included; empty for a thought, which nobody is told."""
         if self.thought:
             return ""
-        spoken = self.text or carried(self.audio_transcription, "text")
+        if self.text or self.audio_transcription is None:
+            return self.text or ""
+        spoken = carried(self.audio_transcription, "text")
         return spoken if isinstance(spoken, str) else ""
 
     @property
@@ -179,7 +181,8 @@ class Content(Written):
     @property
     def text(self) -> str:
         """All words, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
-        return "\n".join([part.words for part in self.parts or () if part.words])
+        words = [part.words for part in self.parts or ()]
+        return "\n".join([word for word in words if word])
 
     @property
     def shown(self) -> str:
