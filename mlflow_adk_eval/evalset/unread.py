@@ -40,9 +40,6 @@ _BEGINNINGS = ("expect", "reference", "golden", "ideal", "groundtruth", "assert"
 _FIRST_WORDS = frozenset({"correct", "desired", "gold", "must", "should", "target", "targets", "truth"})
 _ANYWHERE = frozenset({"expected", "expectation", "expectations", "golden"})
 
-_OURS = frozenset({"mlflow_expectations"})
-"""What this package itself keeps in a case: the expectations of an MLflow dataset that no criterion reads."""
-
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_A-Za-z]+")
 
 _TOOLS = "intermediate_data.tool_uses"
@@ -158,8 +155,6 @@ def place_of(key: str, level: Level, *, simulated: bool = False) -> str:
     >>> place_of("note", "turn")
     ''
     """
-    if key in _OURS:
-        return ""
     place = meaning_of(key, level)
     return _from(level, place, simulated=simulated) if place else ""
 

@@ -262,25 +262,22 @@ def test_ctrl_z_stops_both_and_a_shell_continues_both(here: Path) -> None:
     def states() -> set[str]:
         return {Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[0] for one in (process.pid, pid)}
 
-    def wait_for(wanted: set[str]) -> None:
-        deadline = time.monotonic() + 10
-        while states() != wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert states() == wanted
-
-    def continue_until_waiting() -> None:
-        """Send the signal again as long as a process stands: the second one may stop after the first signal came."""
-        deadline = time.monotonic() + 10
-        while states() != {"S"} and time.monotonic() < deadline:
-            process.send_signal(signal.SIGCONT)
+    def wait_for(wanted: set[str], *, resend: signal.Signals | None = None) -> None:
+        """Wait until both are in a state. They are looked at once at a time: one that waits also runs for moments."""
+        deadline = time.monotonic() + 30
+        found = states()
+        while found != wanted:
+            assert time.monotonic() < deadline, found
+            if resend is not None:
+                process.send_signal(resend)
             time.sleep(0.05)
-        assert states() == {"S"}
+            found = states()
 
     process, pid = waiting(here)
     with process:
         process.send_signal(signal.SIGTSTP)
         wait_for({"T"})
-        continue_until_waiting()
+        wait_for({"S"}, resend=signal.SIGCONT)  # again, since the second one may stop after the first signal came
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == NO_VERDICT
