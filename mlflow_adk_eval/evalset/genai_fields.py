@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+_REVIEW_SNIPPET: dict[str, Any] = {
+    "author_attribution": {"display_name": None, "photo_uri": None, "uri": None},
+    "flag_content_uri": None,
+    "google_maps_uri": None,
+    "relative_publish_time_description": None,
+    "review": None,
+    "review_id": None,
+    "title": None,
+}
 RAW_FIELDS: dict[str, Any] = {
     "audio_transcription": {
         "end_offset": None,
@@ -24,24 +33,8 @@ RAW_FIELDS: dict[str, Any] = {
             "maps": {
                 "place_answer_sources": {
                     "flag_content_uri": None,
-                    "review_snippet": {
-                        "author_attribution": {"display_name": None, "photo_uri": None, "uri": None},
-                        "flag_content_uri": None,
-                        "google_maps_uri": None,
-                        "relative_publish_time_description": None,
-                        "review": None,
-                        "review_id": None,
-                        "title": None,
-                    },
-                    "review_snippets": {
-                        "author_attribution": {"display_name": None, "photo_uri": None, "uri": None},
-                        "flag_content_uri": None,
-                        "google_maps_uri": None,
-                        "relative_publish_time_description": None,
-                        "review": None,
-                        "review_id": None,
-                        "title": None,
-                    },
+                    "review_snippet": _REVIEW_SNIPPET,
+                    "review_snippets": _REVIEW_SNIPPET,
                 },
                 "place_id": None,
                 "route": {"distance_meters": None, "duration": None, "encoded_polyline": None},
