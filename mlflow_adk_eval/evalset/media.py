@@ -403,10 +403,7 @@ def part_of_block(block: Mapping[str, Any]) -> Part | None:
 
 
 def media_parts(message: Mapping[str, Any]) -> Iterator[Part]:
-    """Yield the media of a message of a chat: among its blocks, or beside them as OpenAI's audio and OpenRouter's images are.
-
-    A block of an unknown type may be anything, so it is a file of unknown type.
-    """
+    """Yield the media of a message of a chat: among its blocks, or beside them as OpenAI's audio and OpenRouter's images are."""
     audio, result = message.get("audio"), message.get("result")
     if isinstance(audio, Mapping):
         yield from _block_parts([{"type": "audio", "audio": audio}])
@@ -425,7 +422,12 @@ def _block_parts(blocks: Any) -> Iterator[Part]:
         if part is not None:
             yield part
         elif isinstance(kind, str) and kind not in _TEXT_BLOCKS and not isinstance(block.get("text"), str):
-            yield Part(file_data={"display_name": f"a block of type {_one_line(kind)}"})
+            yield unread_block(kind)
+
+
+def unread_block(kind: str) -> Part:
+    """Return a block of a type that nobody knows here: it may be anything, so it is a file of unknown type."""
+    return Part(file_data={"display_name": f"a block of type {_one_line(kind)}"})
 
 
 def has_media(content: Content) -> bool:

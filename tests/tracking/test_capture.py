@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from mlflow_adk_eval.criteria.criterion import NO_ANSWER
+from mlflow_adk_eval.criteria.transcript import content_material
 from mlflow_adk_eval.errors import InputError, UsageError
 from mlflow_adk_eval.evalset.files import load_eval_set, write_eval_set
-from mlflow_adk_eval.evalset.models import EvalSet
+from mlflow_adk_eval.evalset.models import EvalSet, Invocation
 from mlflow_adk_eval.tracking.capture import capture
 from tests.agents.traces.traced import Traced, copy_of, traced
 from tests.integrations.genai import QUIET, tracking
@@ -137,6 +139,39 @@ def test_redaction_reaches_every_text_and_leaves_names_and_keys(production: str)
     assert {"mail ann@example.com", "thanks", "I did: thanks", "ann@example.com", "bob@example.com", "eve@example.com"} <= set(seen)
     assert "send" not in seen
     assert [call.name for call in (blank.eval_cases[0].conversation or ())[0].tool_calls] == ["send"]
+
+
+def test_a_file_that_redact_cannot_see_is_never_taken_for_a_text() -> None:
+    from mlflow_adk_eval.agents.traces.conversations import Redactor
+
+    turn = Invocation.model_validate(
+        {
+            "user_content": {"parts": [{"text": "ann@example.com"}, {"inline_data": {"mime_type": "image/png", "data": "aGk="}}]},
+            "final_response": {
+                "parts": [
+                    {"file_data": {"file_uri": "gs://b/ann@example.com.pdf", "mime_type": "application/pdf"}},
+                    {"executable_code": {"code": "mail('ann@example.com')", "language": "PYTHON"}},
+                ]
+            },
+            "intermediate_data": {
+                "tool_responses": [
+                    {"name": "plot", "response": {"ok": True}, "parts": [{"inline_data": {"mime_type": "image/gif", "data": "aGk="}}]}
+                ]
+            },
+        }
+    )
+    kept = Redactor(_hide, {}).reference(turn)
+    written = kept.model_dump_json()
+    assert "@example.com" not in written
+    assert "aGk=" not in written
+    assert kept.final_response
+    assert list(map(str, content_material(kept.user_content).unshown)) == ["a file (image/png)"]
+    assert list(map(str, content_material(kept.final_response).unshown)) == ["a file (application/pdf)"]
+    assert (kept.final_response.parts or ())[1].executable_code == {"code": "[mail]", "language": "PYTHON"}
+    assert kept.tool_responses[0].parts == [{"inline_data": {"mime_type": "image/gif"}}]
+    as_they_are = Redactor(None, {}).reference(turn)
+    assert as_they_are.user_content == turn.user_content
+    assert as_they_are.tool_responses == turn.tool_responses
 
 
 def test_secrets_are_taken_out_whatever_redact_does(production: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +299,9 @@ def test_agents_that_were_traced_are_evaluated_against_what_was_captured(exporte
     with chdir(tmp_path), tracking(store):
         traces = mlflow.search_traces(locations=["1"], filter_string="metadata.`mlflow.trace.session` = 'session-single'")
         report = evaluate(cases, traces, {"criteria": {"tool_trajectory_avg_score": 1.0}}, experiment="again", tracking_uri=store)
-    assert report.passed
+    calls = next(result for result in report.cases[0].results if result.criterion == "tool_trajectory_avg_score")
+    assert [getattr(outcome, "score", None) for outcome in calls.per_invocation] == [1.0, 1.0, 1.0, None, 1.0]
+    assert calls.per_invocation[3] == NO_ANSWER  # the agent is silent there, so it did not decide against a call
     usage = next(result for result in report.cases[0].results if result.criterion == "token_usage_v1")
     assert [getattr(outcome, "score", None) for outcome in usage.per_invocation] == [24.0, 12.0, 24.0, 12.0, 15.0]
 

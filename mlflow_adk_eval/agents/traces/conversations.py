@@ -25,6 +25,7 @@ from mlflow_adk_eval.agents.traces.spans import RUN, Trace, TracedTurn, traces_o
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, foreign_code, shown
 from mlflow_adk_eval.evalset import models as evals
 from mlflow_adk_eval.evalset.conversation import Conversation
+from mlflow_adk_eval.evalset.media import described, media_in
 from mlflow_adk_eval.redact import redacted, secrets_of, without_credentials
 from mlflow_adk_eval.results.outcomes import grouped
 from mlflow_adk_eval.text import listed, numbered
@@ -396,7 +397,7 @@ class Redactor:
         return evals.Content(role=content.role, parts=tuple(map(self.part, content.parts or ())))
 
     def part(self, part: evals.Part) -> evals.Part:
-        """Return a part with its texts redacted; of media nothing but the kind, if there is a function."""
+        """Return a part with its texts redacted; of a file nothing but its type, if there is a function."""
         match part:
             case evals.Part(function_call=evals.FunctionCall() as call):
                 return evals.Part(function_call=self.call(call))
@@ -405,12 +406,16 @@ class Redactor:
             case evals.Part(text=str(text)):
                 return evals.Part(text=self.text(text), thought=part.thought)
             case _:
-                if self.redact is None:
-                    return part
-                media = part.inline_data or part.file_data
-                kind = media.get("mime_type") or media.get("mimeType") if isinstance(media, Mapping) else None
-                kind = kind or next((name for name in part.model_fields_set if getattr(part, name) is not None), "nothing")
-                return evals.Part(text=f"[{kind}]")
+                return part if self.redact is None else self._without_file(part)
+
+    def _without_file(self, part: evals.Part) -> evals.Part:
+        """Return a part of which nothing but the type is left of a file, so that nobody takes it for a text, or for nothing."""
+        kept: evals.Json = {}
+        for name in part.model_fields_set - {"thought_signature"}:
+            value = getattr(part, name)
+            is_file = name in ("inline_data", "file_data") and value
+            kept[name] = {"mime_type": described(value).mime_type} if is_file else self.json(value)
+        return evals.Part(**kept)
 
     def call(self, call: evals.FunctionCall) -> evals.FunctionCall:
         """Return a call with its arguments redacted."""
@@ -418,5 +423,8 @@ class Redactor:
 
     def response(self, response: evals.FunctionResponse) -> evals.FunctionResponse:
         """Return the answer of a tool with its texts redacted."""
-        named = response.model_dump(include={"id", "name"}, exclude_none=True)
-        return evals.FunctionResponse(**named, response=self.json(response.response or {}))
+        kept = response.model_dump(include={"id", "name"}, exclude_none=True)
+        if response.parts:
+            types = [{"inline_data": {"mime_type": media.mime_type}} for media in media_in(response.parts)]
+            kept["parts"] = response.parts if self.redact is None else types
+        return evals.FunctionResponse(**kept, response=self.json(response.response or {}))

@@ -19,6 +19,7 @@ from typing import Any
 
 from mlflow_adk_eval.agents.turns import object_of, union_s
 from mlflow_adk_eval.errors import InputError, Problem, UsageError, shown
+from mlflow_adk_eval.evalset.media import unread_block
 from mlflow_adk_eval.evalset.models import Content, FunctionCall, FunctionResponse, Invocation, Json, Part, carried
 from mlflow_adk_eval.evalset.observation import Unknown
 from mlflow_adk_eval.redact import redacted, secrets_of
@@ -368,8 +369,10 @@ def _part(raw: Mapping[str, Any], names: Mapping[str, str]) -> Part | None:
             return Part(function_response=FunctionResponse(id=identity, name=name, response=None if given is None else object_of(given)))
         case "blob":
             return Part(inline_data={"mime_type": raw.get("mime_type") or "application/octet-stream"})
-        case "file_data" | "uri":
-            return Part(file_data={"mime_type": raw.get("mime_type") or "", "file_uri": raw.get("uri") or ""})
+        case "file" | "file_data" | "uri":
+            return Part(file_data={"mime_type": raw.get("mime_type") or "", "file_uri": raw.get("uri") or raw.get("file_id") or ""})
+        case str(kind):
+            return unread_block(kind)
         case _:
             return None
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from mlflow_adk_eval.agents.traces.conversations import conversation_from_traces, conversations_of
+from mlflow_adk_eval.agents.traces.spans import Span, model_call
+from mlflow_adk_eval.criteria.transcript import content_material
 from mlflow_adk_eval.errors import InputError
 from mlflow_adk_eval.evalset.files import dump
 from mlflow_adk_eval.evalset.models import EvalCase, EvalSet, Invocation
@@ -205,3 +207,23 @@ def test_scores_and_judges_prompts_are_those_of_the_agents_own_invocations(scena
     asked, asked_of_traces = (sorted((request.name, sorted(request.blocks.items())) for request in judge.requests) for judge in judges)
     assert asked == asked_of_traces
     assert {name for name, _ in asked} >= {"final_response_match_v2", "rubric_based_tool_use_quality_v1"}
+
+
+@pytest.mark.parametrize(
+    ("block", "named"),
+    [
+        ({"type": "blob", "mime_type": "image/png"}, "a file (image/png)"),
+        ({"type": "file", "modality": "image", "file_id": "file-7"}, "file-7"),
+        ({"type": "uri", "uri": "gs://bucket/a.pdf", "mime_type": "application/pdf"}, "a.pdf (application/pdf)"),
+        ({"type": "hologram", "content": "?"}, "a block of type hologram"),
+    ],
+)
+def test_a_block_that_is_no_text_is_no_silence(block: dict[str, Any], named: str) -> None:
+    messages = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Here."}, block]}])
+    attributes = {"gen_ai.input.messages": "[]", "gen_ai.output.messages": messages}
+    span = Span(id="1", name="generate", kind="LLM", start_ns=0, end_ns=1, failed=False, error="", attributes=attributes)
+    read = model_call(span, ())
+    assert read
+    assert read.answer
+    assert read.answer.text == "Here."
+    assert [str(media) for media in content_material(read.answer).unshown] == [named]
