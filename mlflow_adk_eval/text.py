@@ -13,7 +13,7 @@ import codecs
 import difflib
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -130,10 +130,34 @@ _LOOKS_LIKE = {
     "ı": "i",
 }
 """Letters and signs of punctuation, each with the ASCII character that it looks like."""
-_SEEN_AS = str.maketrans(_LOOKS_LIKE)
 _NEARBY = 24
 """As many characters are searched for where two texts agree again."""
 _MOST_CHARACTERS = 4
+
+
+class Translation(dict[int, str]):
+    """What becomes of each character, found out when it is first met, so that `str.translate` does the work."""
+
+    def __init__(self, of: Callable[[str], str]) -> None:
+        """Take what says it of a character."""
+        super().__init__()
+        self._of = of
+
+    def __missing__(self, code: int) -> str:
+        """Find it out and keep it."""
+        char = self[code] = self._of(chr(code))
+        return char
+
+
+def _drawn(char: str) -> str:
+    """Return a character as readers see it; nothing for a sign without a width, a mark of direction and others that a font does not draw."""
+    is_selector = "\ufe00" <= char <= "\ufe0f"
+    if is_selector or unicodedata.category(char) == "Cf":
+        return ""
+    return _LOOKS_LIKE.get(char, char)
+
+
+_DRAWN = Translation(_drawn)
 
 
 def appearance(text: str) -> str:
@@ -144,10 +168,7 @@ def appearance(text: str) -> str:
     """
     if text.isascii():
         return " ".join(text.split())
-    composed = unicodedata.normalize("NFKC", text)
-    # Signs without a width, marks of direction, variation selectors, and others that a font does not draw.
-    visible = (char for char in composed if unicodedata.category(char) != "Cf" and not "\ufe00" <= char <= "\ufe0f")
-    return " ".join("".join(visible).translate(_SEEN_AS).split())
+    return " ".join(unicodedata.normalize("NFKC", text).translate(_DRAWN).split())
 
 
 def unlike(left: str, right: str) -> tuple[str, str]:

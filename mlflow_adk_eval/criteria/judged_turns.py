@@ -12,7 +12,6 @@ from typing import Any, Generic, TypeVar
 
 from mlflow_adk_eval.config.spec import CriterionSettings, JudgedSettings
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs, missing_turns
-from mlflow_adk_eval.criteria.text import Translation
 from mlflow_adk_eval.criteria.transcript import final_material
 from mlflow_adk_eval.evalset.material import NOTHING, Material
 from mlflow_adk_eval.evalset.models import OPEN, Invocation
@@ -20,6 +19,7 @@ from mlflow_adk_eval.judge.question import Question
 from mlflow_adk_eval.judge.voting import CellKey, VoteCollector, VotedItem
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored, Vote, mean
 from mlflow_adk_eval.runtime import gathered
+from mlflow_adk_eval.text import Translation
 
 TRIVIAL = "The final response is empty, so no judge was asked."
 """Why an answer was decided without a call."""

@@ -34,7 +34,7 @@ from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, ju
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.response_match import no_text
-from mlflow_adk_eval.criteria.text import words
+from mlflow_adk_eval.criteria.text import has_words
 from mlflow_adk_eval.criteria.transcript import (
     final_material,
     instructions_material,
@@ -81,7 +81,7 @@ class RougeSettings(ExpectedResponseSettings):
         """Return why a text is no reference: it has no words."""
         if lacking := super().lack_of_text(reference):
             return lacking
-        return "" if words(reference) else "words in the expected response"
+        return "" if has_words(reference) else "words in the expected response"
 
     def unread(self) -> Iterator[Unread]:
         """Yield a setting of another kind of ROUGE."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
 from mlflow_adk_eval.criteria.expected import ExpectedResponseSettings
-from mlflow_adk_eval.criteria.text import rouge_1, tokens, words
+from mlflow_adk_eval.criteria.text import has_words, rouge_1, tokens
 from mlflow_adk_eval.criteria.transcript import content_material, steps
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.redact import cut
@@ -39,7 +39,7 @@ class ResponseMatchSettings(ExpectedResponseSettings):
         """Return why a text is no reference: it has no words."""
         if lacking := super().lack_of_text(reference):
             return lacking
-        return "" if words(reference) else "words in the expected response"
+        return "" if has_words(reference) else "words in the expected response"
 
 
 @dataclass(frozen=True, slots=True)

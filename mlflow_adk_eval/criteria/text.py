@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from itertools import accumulate, pairwise
 
 from mlflow_adk_eval.results.outcomes import grouped
+from mlflow_adk_eval.text import Translation
 
 Rules = Mapping[str, Sequence[tuple[str, str]]]
 """Suffixes with what replaces them, in the order in which they are tried, by their last two letters."""
@@ -135,20 +136,6 @@ _UNSTEMMED = 3
 """The length up to which rouge-score leaves a word as it is."""
 
 
-class Translation(dict[int, str]):
-    """What becomes of each character, found out when it is first met, so that `str.translate` does the work."""
-
-    def __init__(self, of: Callable[[str], str]) -> None:
-        """Take what says it of a character."""
-        super().__init__()
-        self._of = of
-
-    def __missing__(self, code: int) -> str:
-        """Find it out and keep it."""
-        char = self[code] = self._of(chr(code))
-        return char
-
-
 def _separated(char: str) -> str:
     """Return a character with the spaces that ADK puts around it; what is no part of a word becomes a space."""
     code = ord(char)
@@ -161,6 +148,7 @@ def _separated(char: str) -> str:
 
 
 _SEPARATORS = Translation(_separated)
+_BEGINNING = 40
 
 
 @lru_cache(maxsize=1 << 20)  # words repeat, and stemming costs
@@ -187,6 +175,11 @@ def words(text: str) -> list[str]:
     if text.isascii():
         return text.translate(_ASCII).split()
     return unicodedata.normalize("NFKC", text).lower().translate(_SEPARATORS).split()
+
+
+def has_words(text: str) -> bool:
+    """Whether a text has any of these words; nearly every one begins with some."""
+    return bool(words(text[:_BEGINNING]) or words(text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,10 +141,12 @@ def _move(value: Json, strangers: Sequence[Steps]) -> None:
 
 
 def _strangers(value: Any, steps: Steps) -> Iterator[Steps]:
-    """Yield the steps to each key that may not stay where it is."""
+    """Yield the steps to each key that may not stay where it is. Every logged run looks at all its cases, so texts are passed over first."""
     if isinstance(value, Model):
         yield from _strange_keys(value, steps)
         for name, item in value.__dict__.items():
+            if item is None or type(item) is str:
+                continue
             if name in RAW_FIELDS and not isinstance(value, Content):  # whose parts are models
                 yield from _foreign_keys(item, RAW_FIELDS[name], (*steps, name))
             elif type(item) is tuple or name == "agent_details" or isinstance(item, Model):
@@ -157,31 +159,30 @@ def _strangers(value: Any, steps: Steps) -> Iterator[Steps]:
             yield from _strangers(item, (*steps, key))
 
 
-def _foreign_keys(value: Any, known: Mapping[str, Any] | None, steps: Steps) -> Iterator[Steps]:
+def _foreign_keys(value: Any, known: Mapping[str, Any], steps: Steps) -> Iterator[Steps]:
     """Yield the steps to each key in JSON that google-genai's types do not know."""
-    if known is None:
-        return
     if isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _foreign_keys(item, known, (*steps, index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            name = to_snake(key)
+            name = key if key in known else to_snake(key)
             if name not in known:
                 yield (*steps, key)
-            else:
+            elif known[name] is not None:
                 yield from _foreign_keys(item, known[name], (*steps, key))
 
 
 def _strange_keys(model: Model, steps: Steps) -> Iterator[Steps]:
-    others = model.model_extra or {}
-    tolerated = isinstance(model, _TOLERANT)
-    for key in others:
-        if key == NOTES:
-            continue
-        unread = isinstance(model, Written) and model.place_of(key, model.__dict__)
-        if unread or not tolerated:
-            yield (*steps, key)
-    for name in _OURS & model.model_fields_set:
-        if getattr(model, name) is not None:
+    others = model.__pydantic_extra__
+    if others:
+        tolerated = isinstance(model, _TOLERANT)
+        for key in others:
+            if key == NOTES:
+                continue
+            unread = isinstance(model, Written) and model.place_of(key, model.__dict__)
+            if unread or not tolerated:
+                yield (*steps, key)
+    for name in _OURS:
+        if getattr(model, name, None) is not None:
             yield (*steps, name)

@@ -189,7 +189,11 @@ class Content(Written):
         """What a reader is shown of it: its words, and the types of its media: ``[image/png]``."""
         lines: list[str] = []
         for part in self.parts or ():
-            lines += [part.words] if part.words else [f"[{media}]" for media in part.media_types]
+            words = part.words
+            if words:
+                lines.append(words)
+            else:
+                lines += [f"[{media}]" for media in part.media_types]
         return "\n".join(lines)
 
     @property
@@ -465,7 +469,8 @@ class EvalCase(Written):
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags, for policies with rules for some cases; ADK does not know this field."""
-        return tuple((self.model_extra or {}).get("tags") or ())
+        others = self.__pydantic_extra__
+        return tuple(others.get("tags") or ()) if others else ()
 
 
 class LazySequence(Sequence[T]):

@@ -209,7 +209,11 @@ def blind_spots(conversation: Observed, turn: int, case: EvalCase | None = None)
     ['documents', 'usage', 'model_calls', 'model_errors']
     """
     open_needs = {entry.what for entry in unwritten(case)} if case else set[Need]()
-    names: list[str] = [need for need in NAMES if need in open_needs or reason(conversation, turn, need)]
+    suspects = NAMES if conversation.unknown else SHOWN_BY_ITSELF
+    names: list[str] = []
+    for need in NAMES:  # in their order
+        if need in open_needs or (need in suspects and reason(conversation, turn, need)):
+            names.append(need)
     if turn < len(conversation.actual) and is_void(conversation.actual[turn]):
         names.append(SILENT)
     return names
