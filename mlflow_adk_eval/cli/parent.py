@@ -116,9 +116,14 @@ class Child:
         return heard is not None and time.monotonic() - heard < _GRACE_S
 
     def _stop(self) -> None:
-        """Stop with the command, until the shell continues this process."""
+        """Stop with the command, until the shell continues this process.
+
+        Where no shell could do that, as in a container, the system leaves SIGTSTP without effect, but not SIGSTOP.
+        """
         os.kill(self.pid, signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGSTOP)
+        waiting = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, waiting)
         os.kill(self.pid, signal.SIGCONT)
 
     def _hand_on(self) -> None:

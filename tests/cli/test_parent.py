@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +98,19 @@ def started(here: Path, *arguments: str, **environment: str) -> subprocess.Popen
     return subprocess.Popen(command, cwd=here, env=env, **pipes)
 
 
+@contextmanager
+def killed_at_end(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process that a test leaves behind, which may be stopped and then never ends."""
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 def ended(here: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     process = started(here, *arguments, **environment)
-    with process:
+    with killed_at_end(process):
         out, err = process.communicate(timeout=60)
     return process.returncode, out, err
 
@@ -197,14 +209,12 @@ async def metric(*arguments):
 """
 
 
-def waiting(here: Path, number: int = signal.SIGTERM, *, group: bool = False) -> tuple[subprocess.Popen[str], int]:
-    """Start a command whose metric waits; return it, and the number of the process in which that waits."""
+def waiting(here: Path, number: int = signal.SIGTERM, **group: Any) -> tuple[subprocess.Popen[str], int]:
+    """Start a command whose metric waits, in a group of its own if `group` says so; return it, and the number of the process that waits."""
     (here / "ending.py").write_text(WAITING)
     command = [sys.executable, "-c", FOREGROUND, "-m", "mlflow_adk_eval", *SCORE]
     env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": "off", "NUMBER": signal.Signals(number).name}
-    process = subprocess.Popen(
-        command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=group
-    )
+    process = subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **group)
     pid = here / "pid"
     while process.poll() is None and not (pid.exists() and pid.read_text()):
         time.sleep(0.02)
@@ -223,12 +233,12 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", [False, True], ids=["the parent", "the group"])
 def test_a_signal_reaches_the_command_once(number: int, group: bool, here: Path) -> None:
-    process, pid = waiting(here, number, group=group)
+    process, pid = waiting(here, number, start_new_session=group)
     if group:
         os.killpg(process.pid, number)
     else:
         process.send_signal(number)
-    with process:
+    with killed_at_end(process):
         err = process.communicate(timeout=30)[1]
     assert process.returncode == NO_VERDICT
     assert "error: interrupted" in err
@@ -239,7 +249,7 @@ def test_a_signal_reaches_the_command_once(number: int, group: bool, here: Path)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_kill_of_the_parent_ends_the_command(here: Path) -> None:
     process, pid = waiting(here)
-    with process:
+    with killed_at_end(process):
         process.kill()
         process.communicate(timeout=30)
     deadline = time.monotonic() + 10
@@ -251,33 +261,47 @@ def test_a_kill_of_the_parent_ends_the_command(here: Path) -> None:
 def test_a_kill_of_the_command_is_an_error(here: Path) -> None:
     process, pid = waiting(here)
     os.kill(pid, signal.SIGKILL)
-    with process:
+    with killed_at_end(process):
         err = process.communicate(timeout=30)[1]
     assert process.returncode == NO_VERDICT
     assert "signal 9 (Killed)" in err
 
 
+def states(*pids: int) -> set[str]:
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids}
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the states of processes in /proc")
 def test_ctrl_z_stops_both_and_a_shell_continues_both(here: Path) -> None:
-    def states() -> set[str]:
-        return {Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[0] for one in (process.pid, pid)}
-
     def wait_for(wanted: set[str], *, resend: signal.Signals | None = None) -> None:
         """Wait until both are in a state. They are looked at once at a time: one that waits also runs for moments."""
         deadline = time.monotonic() + 30
-        found = states()
+        found = states(process.pid, pid)
         while found != wanted:
             assert time.monotonic() < deadline, found
             if resend is not None:
                 process.send_signal(resend)
             time.sleep(0.05)
-            found = states()
+            found = states(process.pid, pid)
 
-    process, pid = waiting(here)
-    with process:
+    process, pid = waiting(here, process_group=0)  # a shell gives each command a group
+    with killed_at_end(process):
         process.send_signal(signal.SIGTSTP)
         wait_for({"T"})
         wait_for({"S"}, resend=signal.SIGCONT)  # again, since the second one may stop after the first signal came
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert process.returncode == NO_VERDICT
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the states of processes in /proc")
+def test_ctrl_z_stops_nothing_that_no_shell_could_continue(here: Path) -> None:
+    process, pid = waiting(here, start_new_session=True)
+    with killed_at_end(process):
+        os.killpg(process.pid, signal.SIGTSTP)
+        for _ in range(10):
+            time.sleep(0.05)
+            assert "T" not in states(process.pid, pid)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == NO_VERDICT

@@ -423,9 +423,10 @@ def switch(room: str, on: bool) -> dict:
     return {"ok": True}
 
 def answer(text, session):
+    observed = session.tool(switch)
     if text != "Lamp on!":
         return "Hello there"
-    session.tool(switch)(ROOM, True)
+    observed(ROOM, True)
     return "The lamp in the Bedroom is on."
 """
 

@@ -113,7 +113,7 @@ def length_of(metric: Any, actual: Any, expected: Any = None, scenario: Any = No
 
 
 LENGTH = {"code_config": {"name": f"{__name__}.length_of"}}
-WIDE = LENGTH | {"metric_info": {"metric_name": "length", "metric_value_info": {"interval": {"min_value": 0, "max_value": 1e6}}}}
+WIDE = LENGTH | {"metric_info": {"metric_name": "length", "metric_value_info": {"interval": {"min_value": -1, "max_value": 1e6}}}}
 
 
 @pytest.mark.parametrize("name", [RESPONSE, TRAJECTORY, "token_usage_v1", "safety_v1", "case_pass_rate", "pass^1", "cost"])
