@@ -78,6 +78,18 @@ class _Holder(NamedTuple):
     """Whether it was a process of this host that has ended, as far as that can be said."""
 
 
+def _has_ended(process: str) -> bool:
+    """Whether no such process of this host runs any more, as far as that can be said."""
+    try:
+        os.kill(int(process), 0)
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError, ValueError):  # it is somebody else's, no number of a process, or a system without /proc
+        return False
+    return state.split()[:1] == ["Z"]  # it was killed, and nobody has asked how it ended, as in many containers
+
+
 class CallCache(AbstractContextManager["CallCache"]):
     """The record in one database, which is opened when it is first needed and made when there is something to keep."""
 
@@ -208,12 +220,8 @@ class CallCache(AbstractContextManager["CallCache"]):
         rows = self._attempt(lambda: self._database.rows(self._sql.holder, {"address": address}), _NO_ROWS)
         owner, since = rows[0] if rows else ("", 0.0)
         _, process, who = [*str(owner or "").split(" ", 2), "", "", ""][:3]
-        is_dead = False
-        if who == user_at_host() and os.name == "posix" and process.isdecimal():
-            try:
-                os.kill(int(process), 0)
-            except (OSError, OverflowError, ValueError) as error:
-                is_dead = isinstance(error, ProcessLookupError)  # else it is somebody else's, or no number of a process
+        is_here = who == user_at_host() and os.name == "posix" and process.isdecimal()
+        is_dead = is_here and _has_ended(process)
         return _Holder(str(owner or ""), process or "unknown", who or "another process", since, is_dead)
 
     def hold(self, lineage: str) -> None:

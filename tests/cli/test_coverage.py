@@ -20,7 +20,7 @@ from pathlib import Path
 
 def agent(message):
     Path("asked.txt").write_text(message)
-    return "Hello!"
+    return {"final_response": "Hello!", "intermediate_data": {"tool_uses": []}}
 """
 
 
@@ -75,7 +75,9 @@ def test_a_run_goes_on_after_a_warning_and_the_gate_says_the_same(folder: Path) 
     assert f"note: {UNREAD}" in gate.stdout
     explained = json.loads(invoke("explain", run_id, "--json").stdout)
     assert explained["notes"][0].startswith(UNREAD)
-    passing = invoke("run", "coverage_agent:agent", "some.evalset.json:hello")
+    one = eval_set_json(case_json("hello", turn_json("Hello", "Hello!")))
+    Path("one.evalset.json").write_text(json.dumps(one), "utf-8")
+    passing = invoke("run", "coverage_agent:agent", "one.evalset.json")
     passed = next(line.removeprefix("run id: ") for line in passing.stdout.splitlines() if line.startswith("run id: "))
     assert "nothing left out" in invoke("gate", passed).stdout
 

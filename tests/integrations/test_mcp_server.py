@@ -183,7 +183,7 @@ def test_an_agent_that_was_edited_is_imported_as_it_is_now(server: Server) -> No
     async def body(client: Client) -> list[str]:
         written(server.folder / "shop.evalset.json", cases(Hello="hello there"))
         before = await called(client, "run", **RUN)
-        (server.folder / "shop.py").write_text("def agent(text, session):\n    return 'go away'\n")
+        (server.folder / "shop.py").write_text(RUDE)
         return [before.value["verdict"], (await called(client, "run", **RUN)).value["verdict"]]
 
     assert server.driven(body) == ["passed", "failed"]
@@ -323,6 +323,12 @@ def test_promotion_is_not_offered_unless_the_server_is_started_for_it(server: Se
     assert "promote" in server.driven(names)
 
 
+RUDE = """
+def agent(text, session):
+    return {"final_response": "go away", "intermediate_data": {"tool_uses": []}}
+"""
+
+
 def test_promotion_is_by_the_policy_of_whoever_started_the_server(server: Server) -> None:
     written(server.folder / "shop.evalset.json", cases(Hello="hello there"))
     policy = written(server.folder.parent / "gate.yaml", {"rules": {"response_match_score": {"min": 0.9}}})
@@ -331,7 +337,7 @@ def test_promotion_is_by_the_policy_of_whoever_started_the_server(server: Server
 
     async def body(session: Client) -> None:
         good = (await called(session, "run", **RUN, register="shop")).value
-        (server.folder / "shop.py").write_text("def agent(text, session):\n    return 'go away'\n")
+        (server.folder / "shop.py").write_text(RUDE)
         written(server.folder / "test_config.json", {"criteria": {"response_match_score": 0.0, "tool_call_count_v1": 9}})  # which it passes
         bad = (await called(session, "run", **RUN, register="shop")).value
         assert (good["verdict"], bad["verdict"]) == ("passed", "passed")

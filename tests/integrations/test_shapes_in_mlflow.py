@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ def side(shift: int, text: int) -> list[Any]:
     return [filled(SHAPES[(number + shift) % len(SHAPES)], row[0], row[text]) for number, row in enumerate(QUESTIONS)]
 
 
+SAID = re.compile("wanted a text, an Invocation|found a key that nothing reads here")
+
+
 @pytest.mark.parametrize("shift", [0, 5])
 def test_rows_of_genai(shift: int) -> None:
     rows = [
@@ -57,7 +61,8 @@ def test_rows_of_genai_in_no_shape() -> None:
     traces = traces_of(result.run_id)
     assert len(traces) == len(rows)
     assert [values_of(trace, result.run_id)[CRITERION] for trace in traces] == [None] * len(rows)
-    assert all("wanted a text, an Invocation" in errors_of(trace, result.run_id)[CRITERION][1] for trace in traces)
+    reasons = [errors_of(trace, result.run_id)[CRITERION][1] for trace in traces]
+    assert [reason for reason in reasons if not SAID.search(reason)] == []
     assert f"{CRITERION}/mean" not in result.metrics
 
 
@@ -75,7 +80,7 @@ def test_outputs_of_a_model_beside_columns() -> None:
     objects = [value for value in WRONG if isinstance(value, dict | list)]  # MLflow refuses numbers among them
     for wrong in (scored(WRONG, ["a"] * len(WRONG)), scored(["a"] * len(objects), objects)):
         assert set(wrong.scores(CRITERION)) == {None}
-        assert all("wanted a text, an Invocation" in reason for reason in wrong.reasons(CRITERION))
+        assert [reason for reason in wrong.reasons(CRITERION) if not SAID.search(reason)] == []
 
 
 def test_a_table_for_the_adk_evaluator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -183,6 +184,20 @@ def test_only_a_process_that_is_surely_dead_loses_its_claim_at_once(process: str
         one._owner = f"0123 {process} {cache.user_at_host()}"
         assert one.claim("question")
         assert not other.claim("question")
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads the state of a process in /proc")
+def test_a_killed_process_that_nobody_waited_for_holds_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    with CallCache(tmp_path / "l.sqlite") as dead, CallCache(tmp_path / "l.sqlite") as other:
+        dead._owner = f"0123 {process.pid} {cache.user_at_host()}"
+        assert dead.claim("question")
+        assert not other.claim("question")
+        process.kill()
+        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
+            time.sleep(0.01)
+        assert other.claim("question")
+    process.wait()
 
 
 def test_a_forged_claim_delays_nobody_for_ever(tmp_path: Path) -> None:

@@ -68,7 +68,9 @@ def test_one_command_scores_what_adk_left(
 
     assert result.exit_code == 0, result.stderr
     found = assessments(store, "traced")
-    for scenario in COMPLETE:
+    silent = {trace["info"]["trace_id"] for trace in made.of("single")}  # in one turn, so nothing decides this conversation
+    assert not any(found[trace] for trace in silent)
+    for scenario in set(COMPLETE) - {"single"}:
         ids = [trace["info"]["trace_id"] for trace in made.of(scenario)]
         assert ids
         for trace in ids:

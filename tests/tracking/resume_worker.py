@@ -8,6 +8,7 @@ ended: the exit code, or minus the number of the signal. A file ``kill`` in the 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,8 @@ import mlflow_adk_eval as adk_eval
 from mlflow_adk_eval.cli import main as cli
 from mlflow_adk_eval.tracking.evaluate import evaluate
 
+SET_CHILD_SUBREAPER = 36
+"""Of Linux's `prctl`."""
 CALLS = "agent_calls.txt"
 """Holds a line for each call of the agent."""
 
@@ -55,6 +58,21 @@ def carry_out(job: dict[str, Any]) -> None:
         sys.exit(0 if report.passed else 1)
 
 
+def adopt_orphans() -> None:
+    """Become the parent of what killed processes leave behind: only Linux can do so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1)
+
+
+def wait_for_orphans() -> None:
+    """Wait until these have ended, too: the process of a command is killed a moment after the one that waits for it."""
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
 def in_a_process_of_its_own(job: dict[str, Any]) -> int:
     pid = os.fork()
     if pid == 0:
@@ -73,6 +91,7 @@ def in_a_process_of_its_own(job: dict[str, Any]) -> int:
     while True:
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
+            wait_for_orphans()
             return os.waitstatus_to_exitcode(status)
         if demand.exists():
             os.kill(pid, signal.SIGKILL)
@@ -80,6 +99,7 @@ def in_a_process_of_its_own(job: dict[str, Any]) -> int:
 
 
 if __name__ == "__main__":
+    adopt_orphans()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:

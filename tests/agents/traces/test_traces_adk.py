@@ -45,8 +45,14 @@ def both(request: pytest.FixtureRequest, content: Traced, legacy: Traced) -> Tra
 
 
 def known(turns: Sequence[Invocation], *, versions: bool = True) -> list[dict[str, Any]]:
-    """Return turns without what two clocks measure, and, as spans name the model that was asked, without its version."""
-    listed = [{name: value for name, value in dump(turn).items() if name not in TIMES} for turn in turns]
+    """Return turns without what two clocks measure, and, as spans name the model that was asked, without its version.
+
+    Turns that took place have the number of model calls only where events do not show it.
+    """
+    listed = [
+        {name: value for name, value in dump(turn).items() if name not in TIMES} | {"inference_call_count": turn.model_calls}
+        for turn in turns
+    ]
     for turn in listed if not versions else []:
         for event in turn["intermediate_data"]["invocation_events"]:
             event.pop("model_version", None)
@@ -84,7 +90,10 @@ def test_a_failed_turn_ends_the_conversation_with_its_error(both: Traced) -> Non
 
 @pytest.mark.needs("google-adk", "2.10")
 def test_what_a_callback_answers_for_the_model_is_in_the_legacy_spans_only(content: Traced, legacy: Traced) -> None:
-    assert known(conversation_from_traces(legacy.of("guarded")).actual) == known(legacy.own["guarded"].actual)
+    (own,) = known(legacy.own["guarded"].actual)
+    assert own["inference_call_count"] == 0
+    seen = own | {"inference_call_count": 1}  # the span of a call, from which nobody can tell who answered
+    assert known(conversation_from_traces(legacy.of("guarded")).actual) == [seen]
     with pytest.raises(InputError, match=r"no call of a model.*Add your own span around the agent"):
         conversation_from_traces(content.of("guarded"))
 
