@@ -93,6 +93,11 @@ class ForbiddenToolsSettings(InnerCallSettings):
         return tools
 
     @property
+    def reads_inner_calls(self) -> bool:
+        """It looks at all calls that are known."""
+        return True
+
+    @property
     def forbidden(self) -> tuple[ForbiddenTool, ...]:
         """The tools; a name alone stands for a tool with any arguments."""
         return tuple(ForbiddenTool(name=tool) if isinstance(tool, str) else tool for tool in self.tools)

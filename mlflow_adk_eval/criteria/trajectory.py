@@ -61,6 +61,11 @@ class InnerCallSettings(CriterionSettings):
     """Our addition; ADK ignores it."""
 
     @property
+    def reads_inner_calls(self) -> bool:
+        """Whether the criterion looks at these calls."""
+        return self.include_inner_calls
+
+    @property
     def more_needs(self) -> tuple[Need, ...]:
         """The calls of agents that are tools, where they count."""
         return ("inner_calls",) if self.include_inner_calls else ()

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mlflow_adk_eval.config.eval_config import Criteria
-from mlflow_adk_eval.criteria.forbidden_tools import ForbiddenToolsSettings
-from mlflow_adk_eval.criteria.trajectory import ToolCallSettings
+from mlflow_adk_eval.criteria.trajectory import InnerCallSettings
 from mlflow_adk_eval.evalset.conversation import Conversation
 from mlflow_adk_eval.evalset.models import Json
 from mlflow_adk_eval.text import counted, listed
@@ -75,12 +74,12 @@ class Unjudged:
             for response in turn.tool_responses:
                 if is_error(response.response):
                     self.errors.add(response.name or "a tool", eval_id)
-        if any(_reads_inner_calls(settings) for settings in criteria.values()):
+        on_calls = [settings for settings in criteria.values() if isinstance(settings, InnerCallSettings)]
+        if not on_calls or any(settings.reads_inner_calls for settings in on_calls):
             return
-        if any(isinstance(settings, ToolCallSettings) for settings in criteria.values()):
-            for call in conversation.inner_calls or ():
-                if not call.unseen:
-                    self.inner.add(call.tool, eval_id)
+        for call in conversation.inner_calls or ():
+            if not call.unseen:
+                self.inner.add(call.tool, eval_id)
 
     def notes(self) -> Iterator[str]:
         """Yield a sentence for each kind that there is."""
@@ -89,9 +88,3 @@ class Unjudged:
         if self.inner.calls:
             advice = "include_inner_calls makes them count"
             yield f"{self.inner} of agents that are tools ({self.inner.named}) are read by no criterion; {advice}"
-
-
-def _reads_inner_calls(settings: object) -> bool:
-    if isinstance(settings, ForbiddenToolsSettings):
-        return True
-    return isinstance(settings, ToolCallSettings) and settings.include_inner_calls

@@ -144,6 +144,7 @@ def test_run_on_a_recording_without_judges_adds_little_to_what_mlflow_imports(fo
         "tenacity",
         "scipy",
         "pydantic",
+        "jiter",
         "pyarrow",
         *("git", "gitdb", "smmap"),  # MLflow asks git where a new dataset comes from
     }

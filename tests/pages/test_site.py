@@ -128,7 +128,7 @@ def test_nothing_on_any_page_is_cut_off(page: Any) -> None:
         page.goto(f"/{name}", wait_until="load")
         for width in widths(page):
             found += [f"{name} at {width}: {what}: {text}" for what, texts in page.evaluate(MEASURED).items() for text in texts]
-    assert found == []
+    assert found == [], "\n".join(found)
 
 
 @pytest.mark.slow
