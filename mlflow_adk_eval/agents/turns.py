@@ -117,11 +117,11 @@ def _is_read(invocation: Invocation) -> bool:
         extra = model.__pydantic_extra__
         if extra and not _is_json(extra):
             return False
-        for value in vars(model).values():
-            if value is None:
-                continue
+        values = model.__dict__
+        for name in model.__pydantic_fields_set__:  # all others have their defaults
+            value = values.get(name)  # a key of no field is among the others
             kind = type(value)
-            if kind is str:
+            if kind is str or value is None:
                 continue
             if kind in _MODELS:
                 models.append(value)
@@ -136,7 +136,9 @@ def _is_json(value: Any) -> bool:
     """Whether a value is of the very types that JSON is read as."""
     kind = type(value)
     if kind is dict:
-        return _TEXT.issuperset(map(type, value)) and all(map(_is_json, value.values()))
+        if not _TEXT.issuperset(map(type, value)):
+            return False
+        return _SCALARS.issuperset(map(type, value.values())) or all(map(_is_json, value.values()))
     return kind in _SCALARS or (kind is list and all(map(_is_json, value)))
 
 

@@ -15,6 +15,7 @@ from mlflow_adk_eval.evalset.observation import SHOWN_BY_ITSELF, Need, Unknown, 
 from mlflow_adk_eval.redact import redacted, secrets_of
 from mlflow_adk_eval.results.outcomes import TOLERANCE, CriterionResult, Errored, Judged, Outcome, Scored, Skipped, Vote, case_outcome
 
+Cells = tuple[Outcome | None, ...]
 _SCENARIO = Skipped("the case is a scenario and has no reference conversation")
 NO_ANSWER = Errored("the agent did not answer: it produced no text, no media and no tool call")
 NO_REFERENCE = Errored("the reference of this turn has no final response to compare with")
@@ -197,7 +198,7 @@ def result_of(
     if blind:
         cells = tuple(blind.get(index, cell) if cell else None for index, cell in enumerate(cells))
     if planned.worst_of_nothing is not None and planned.threshold is not None:
-        cells = tuple(_of_something(planned, run, index, cell) for index, cell in enumerate(cells))
+        cells = _of_something(planned, run, cells, planned.worst_of_nothing)
     if run.error:  # of each turn that the agent did not finish, it was the agent's error
         finished, error = len(run.actual) - run.unfinished, Errored(f"the agent did not finish: {run.error}")
         cells = tuple(cell if index < finished or cell is None else error for index, cell in enumerate(cells))
@@ -215,11 +216,17 @@ def result_of(
     )
 
 
-def _of_something(planned: Planned, run: CaseRun, index: int, cell: Outcome | None) -> Outcome | None:
-    """Return the outcome of a turn, but no good score of a turn in which the agent did nothing."""
-    if not isinstance(cell, Scored) or planned.worst_of_nothing is None:
-        return cell
-    if abs(cell.score - planned.worst_of_nothing) <= TOLERANCE:
-        return cell
-    turns = run.actual if planned.whole else run.actual[index : index + 1]
-    return NO_ANSWER if turns and all(is_void(turn) for turn in turns) else cell
+def _of_something(planned: Planned, run: CaseRun, cells: Cells, worst: float) -> Cells:
+    """Return the cells, but no better score than the worst of a turn in which the agent did nothing."""
+    kept = list(cells)
+    for index, cell in enumerate(cells):
+        is_good = isinstance(cell, Scored) and abs(cell.score - worst) > TOLERANCE
+        if is_good and _did_nothing(planned, run, index):
+            kept[index] = NO_ANSWER
+    return tuple(kept)
+
+
+def _did_nothing(planned: Planned, run: CaseRun, index: int) -> bool:
+    if planned.whole:
+        return bool(run.actual) and all(map(is_void, run.actual))
+    return index < len(run.actual) and is_void(run.actual[index])

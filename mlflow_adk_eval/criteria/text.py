@@ -13,7 +13,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from itertools import accumulate, pairwise
 
@@ -148,12 +147,21 @@ def _separated(char: str) -> str:
 
 
 _SEPARATORS = Translation(_separated)
-_BEGINNING = 40
 
 
-@lru_cache(maxsize=1 << 20)  # words repeat, and stemming costs
-def _stemmed(word: str) -> str:
-    return stem(word) if len(word) > _UNSTEMMED and word.isascii() else word
+class _Stems(dict[str, str]):
+    """The stem of each word, found out when it is first met: words repeat, and stemming costs."""
+
+    def __missing__(self, word: str) -> str:
+        """Find it out and keep it, or forget all that were kept where they are too many."""
+        if len(self) >= MOST_STEMS:
+            self.clear()
+        found = self[word] = stem(word) if len(word) > _UNSTEMMED and word.isascii() else word
+        return found
+
+
+MOST_STEMS = 1 << 20
+_stemmed = _Stems().__getitem__
 
 
 def tokens(text: str) -> list[str]:
@@ -178,8 +186,8 @@ def words(text: str) -> list[str]:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text has any of these words; nearly every one begins with some."""
-    return bool(words(text[:_BEGINNING]) or words(text))
+    """Whether a text has any of these words; nearly every one begins with a letter."""
+    return text[:1].isalnum() or bool(words(text))
 
 
 @dataclass(frozen=True, slots=True)

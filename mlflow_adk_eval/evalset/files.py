@@ -154,7 +154,7 @@ def refuse_unread(eval_set: EvalSet, source: str) -> None:
 
 
 def _unread(model: Written | None, at: Steps) -> list[Problem]:
-    others = model.model_extra if model else None
+    others = model.__pydantic_extra__ if model else None
     if not others or model is None:
         return []
     places = {key: model.place_of(key, vars(model)) for key, value in others.items() if value is not None}

@@ -159,7 +159,9 @@ class Part(Written):
         """Whether it holds anything but a thought: a text, media, a call, a result, code."""
         if self.thought:
             return False
-        return bool(self.text or self.function_call) or any(value for name, value in self if name not in _ABOUT_A_PART)
+        if self.text or self.function_call:
+            return True
+        return any(value for name, value in self if name not in _ABOUT_A_PART)
 
 
 def carried(value: Any, name: str) -> Any:
@@ -181,7 +183,10 @@ class Content(Written):
     @property
     def text(self) -> str:
         """All words, joined by newlines as ADK joins them, but for thoughts: nobody was told those."""
-        words = [part.words for part in self.parts or ()]
+        parts = self.parts or ()
+        if len(parts) == 1:  # as most messages have, and each turn is asked for its text several times
+            return parts[0].words
+        words = [part.words for part in parts]
         return "\n".join([word for word in words if word])
 
     @property
@@ -199,7 +204,10 @@ class Content(Written):
     @property
     def says_something(self) -> bool:
         """Whether anybody could notice it: whether it holds anything but thoughts."""
-        return any(part.says_something for part in self.parts or ())
+        for part in self.parts or ():  # noqa: SIM110 - a generator costs more than most answers, which begin with a text
+            if part.says_something:
+                return True
+        return False
 
 
 class RubricContent(Written):

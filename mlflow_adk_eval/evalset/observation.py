@@ -140,20 +140,21 @@ def unseen(conversation: Observed, turn: int, needs: Iterable[Need]) -> str:
     >>> unseen(known, 0, ["answer", "calls"])
     'the tool calls are unknown: a text does not say it'
     """
-    reasons = [reason(conversation, turn, need) for need in needs]
-    return "; ".join(dict.fromkeys(filter(None, reasons)))
+    reasons: dict[str, None] = {}
+    for need in needs:
+        why = reason(conversation, turn, need)
+        if why:
+            reasons[why] = None
+    return "; ".join(reasons)
 
 
 def reason(conversation: Observed, turn: int, need: Need) -> str:
     """Return why one thing is unknown of a turn, as a sentence; empty where it is known."""
-    wanted = (need, _OF.get(need))
-    for entry in conversation.unknown:
-        if entry.what in wanted and entry.turn in (None, turn):
-            return str(entry)
-    if need == "call_results":
-        of_calls = reason(conversation, turn, "calls")
-        if of_calls:
-            return of_calls  # and so is what they returned
+    if conversation.unknown:
+        wanted = (need, _OF.get(need))
+        for entry in conversation.unknown:
+            if entry.what in wanted and entry.turn in (None, turn):
+                return str(entry)
     of_turn = _OF_TURNS.get(need)
     if of_turn is not None:
         return of_turn(conversation.actual[turn]) if turn < len(conversation.actual) else ""
@@ -224,10 +225,12 @@ def is_void(invocation: Invocation) -> bool:
 
     An agent that made no call because it did nothing did not decide against a call.
     """
-    data = invocation.intermediate_data
-    if isinstance(data, IntermediateData) and (data.tool_uses or data.tool_responses or data.intermediate_responses):
+    if invocation.answered:
         return False
-    return not (invocation.answered or any(event.content and event.content.says_something for event in invocation.events))
+    data = invocation.intermediate_data
+    if isinstance(data, IntermediateData):
+        return not (data.tool_uses or data.tool_responses or data.intermediate_responses)
+    return not any(event.content and event.content.says_something for event in invocation.events)
 
 
 def _call_results(invocation: Invocation) -> str:

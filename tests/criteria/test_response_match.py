@@ -129,6 +129,9 @@ def _nltk() -> Any:
     return PorterStemmer()
 
 
-def test_the_memory_for_stems_is_bounded() -> None:
+def test_the_memory_for_stems_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokens("one running two runs three flies four booked") == ["one", "run", "two", "run", "three", "fli", "four", "book"]
-    assert text._stemmed.cache_parameters()["maxsize"] == 1 << 20
+    stems: Any = text._stemmed.__self__
+    monkeypatch.setattr(text, "MOST_STEMS", len(stems))
+    assert tokens("never met before") == ["never", "met", "befor"]
+    assert len(stems) == 3
