@@ -62,7 +62,7 @@ def test_rows_of_genai_in_no_shape() -> None:
     assert len(traces) == len(rows)
     assert [values_of(trace, result.run_id)[CRITERION] for trace in traces] == [None] * len(rows)
     reasons = [errors_of(trace, result.run_id)[CRITERION][1] for trace in traces]
-    assert [reason for reason in reasons if not SAID.search(reason)] == []
+    assert [reason for reason in reasons if not SAID.search(str(reason))] == []
     assert f"{CRITERION}/mean" not in result.metrics
 
 
@@ -80,7 +80,7 @@ def test_outputs_of_a_model_beside_columns() -> None:
     objects = [value for value in WRONG if isinstance(value, dict | list)]  # MLflow refuses numbers among them
     for wrong in (scored(WRONG, ["a"] * len(WRONG)), scored(["a"] * len(objects), objects)):
         assert set(wrong.scores(CRITERION)) == {None}
-        assert [reason for reason in wrong.reasons(CRITERION) if not SAID.search(reason)] == []
+        assert [reason for reason in wrong.reasons(CRITERION) if not SAID.search(str(reason))] == []
 
 
 def test_a_table_for_the_adk_evaluator() -> None:

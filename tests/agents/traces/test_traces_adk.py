@@ -49,10 +49,10 @@ def known(turns: Sequence[Invocation], *, versions: bool = True) -> list[dict[st
 
     Turns that took place have the number of model calls only where events do not show it.
     """
-    listed = [
-        {name: value for name, value in dump(turn).items() if name not in TIMES} | {"inference_call_count": turn.model_calls}
-        for turn in turns
-    ]
+    listed: list[dict[str, Any]] = []
+    for turn in turns:
+        kept = {name: value for name, value in dump(turn).items() if name not in TIMES}
+        listed.append({**kept, "inference_call_count": turn.model_calls})
     for turn in listed if not versions else []:
         for event in turn["intermediate_data"]["invocation_events"]:
             event.pop("model_version", None)
