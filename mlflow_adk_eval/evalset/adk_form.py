@@ -22,6 +22,7 @@ from mlflow_adk_eval.evalset.models import (
     Content,
     EvalCase,
     EvalSet,
+    Invocation,
     InvocationEvent,
     Json,
     Model,
@@ -37,8 +38,6 @@ NOTES = "_not_in_adk"
 
 _TOLERANT = (EvalSet, EvalCase, SessionInput, InvocationEvent, UserPersona, UserBehavior)
 """Where ADK takes or ignores unknown fields."""
-_OURS = frozenset({"inference_call_count"})
-"""Fields of a turn that google-adk 2.13 does not know."""
 _MAX_NAMED = 10
 _logger = logging.getLogger(__name__)
 
@@ -183,6 +182,5 @@ def _strange_keys(model: Model, steps: Steps) -> Iterator[Steps]:
             unread = isinstance(model, Written) and model.place_of(key, model.__dict__)
             if unread or not tolerated:
                 yield (*steps, key)
-    for name in _OURS:
-        if getattr(model, name, None) is not None:
-            yield (*steps, name)
+    if isinstance(model, Invocation) and model.inference_call_count is not None:  # which google-adk 2.13 does not know
+        yield (*steps, "inference_call_count")
