@@ -68,14 +68,17 @@ def loaded_by_adk(path: Path) -> Any:
 def said_in(value: Any) -> list[str]:
     """Return all leaves of JSON with their innermost key, so that what moved is found and what is lost is missed.
 
-    An object without any says nothing: one whose only key moved is such a one.
+    An object without any says nothing: one whose only key moved is such a one. An empty list is a leaf.
     """
     if isinstance(value, dict):
-        entries = [(key, item) for key, item in value.items() if item != {}]
-        return sorted(leaf for key, item in entries for leaf in (said_in(item) or [f"{key.rsplit('.')[-1]}: empty"]))
+        return sorted(leaf for key, item in value.items() for leaf in (_empty(key) if item == [] else said_in(item)))
     if isinstance(value, list):
         return sorted(leaf for item in value for leaf in said_in(item))
     return [] if value is None else [json.dumps(value)]
+
+
+def _empty(key: str) -> list[str]:
+    return [f"{key.rpartition('.')[2]}: empty"]
 
 
 def by_write(eval_set: EvalSet, folder: Path) -> Path:

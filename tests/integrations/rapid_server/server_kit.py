@@ -50,6 +50,12 @@ async def slow_judge(request: Request) -> dict[str, str]:
     return await judge(request)
 
 
+async def endless_judge(request: Request) -> dict[str, str]:
+    """Take longer than any test waits, so that only who does not wait for it gets an answer."""
+    await anyio.sleep(60)
+    return await judge(request)
+
+
 async def moody_judge(request: Request) -> dict[str, str]:
     """Be overloaded while the file exists that the environment names."""
     if os.path.exists(os.environ["MOODY_JUDGE"]):  # noqa: PTH110, ASYNC240 - a moment

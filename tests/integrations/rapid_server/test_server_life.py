@@ -60,7 +60,7 @@ def test_a_stop_waits_for_requests_that_are_under_way(number: int) -> None:
 
 def test_a_second_interrupt_does_not_wait() -> None:
     answered: list[httpx.Response] = []
-    with served(*judged_by("slow_judge"), "--num-samples", "1") as server:
+    with served(*judged_by("endless_judge"), "--num-samples", "1") as server:
         asking = threading.Thread(target=lambda: answered.append(post(server, FLUENCY)))
         asking.start()
         asking.join(0.4)
