@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WAITED_FOR = (*_HANDED_ON, signal.SIGTSTP, signal.SIGCHLD)
 _GRACE_S = 0.1
 """How long the command may take to say that a signal reached it, too."""
+_ECHO_S = 5.0
+"""How long the command may take to say that a signal reached it which was handed on."""
 _MARK_BYTES = 16
 _PR_SET_PDEATHSIG = 1
 """Of Linux's `prctl`: the signal that a process gets when its parent ends."""
@@ -53,6 +56,14 @@ class Itself:
                 os.write(self.end, self.mark + bytes([code]))
 
 
+_Moments = defaultdict[int, list[float]]
+"""By the number of a signal, the moments at which something happened to it, oldest first."""
+
+
+def _no_moments() -> _Moments:
+    return defaultdict(list)
+
+
 @dataclass(slots=True)
 class Child:
     """The command's process, as seen from its parent."""
@@ -64,10 +75,12 @@ class Child:
     mark: bytes
     _listens: bool = True
     """Whether the pipe of signals is open: code of others may have closed it."""
-    _heard: dict[int, float] = field(default_factory=dict[int, float])
-    """The signals that the command got, each with when it said so."""
-    _due: dict[int, float] = field(default_factory=dict[int, float])
-    """The signals that this process got and the command may not have got, each with when it is handed on."""
+    _heard: _Moments = field(default_factory=_no_moments)
+    """The signals that the command got by itself: when it said so."""
+    _due: _Moments = field(default_factory=_no_moments)
+    """The signals that this process got and the command may not have got: when each is handed on."""
+    _handed_on: _Moments = field(default_factory=_no_moments)
+    """The signals that were handed on, of which the command will say that it got them: when they were."""
 
     def wait(self) -> tuple[int | None, int]:
         """Wait until the command's process has ended.
@@ -93,27 +106,28 @@ class Child:
         return os.waitstatus_to_exitcode(status) if pid else None
 
     def _patience(self) -> float | None:
-        if not self._due:
+        due = [moment for moments in self._due.values() for moment in moments]
+        if not due:
             return None
-        return max(min(self._due.values()) - time.monotonic(), 0.0)
+        return max(min(due) - time.monotonic(), 0.0)
 
     def _hear(self) -> None:
         numbers = _read(self.signals)
         self._listens = bool(numbers)
+        now = time.monotonic()
         for number in numbers:
-            if self._due.pop(number, None) is None:
-                self._heard[number] = time.monotonic()
+            if number not in _HANDED_ON or _took(self._handed_on, number, now - _ECHO_S):
+                continue
+            if not _took(self._due, number):
+                self._heard[number].append(now)
 
     def _take(self, numbers: bytes) -> None:
+        now = time.monotonic()
         for number in numbers:
             if number == signal.SIGTSTP:
                 self._stop()
-            elif number in _HANDED_ON and not self._heard_lately(number):
-                self._due[number] = time.monotonic() + _GRACE_S
-
-    def _heard_lately(self, number: int) -> bool:
-        heard = self._heard.pop(number, None)
-        return heard is not None and time.monotonic() - heard < _GRACE_S
+            elif number in _HANDED_ON and not _took(self._heard, number, now - _GRACE_S):
+                self._due[number].append(now + _GRACE_S)
 
     def _stop(self) -> None:
         """Stop with the command, until the shell continues this process.
@@ -128,10 +142,18 @@ class Child:
 
     def _hand_on(self) -> None:
         now = time.monotonic()
-        for number, due in list(self._due.items()):
-            if due <= now:
-                del self._due[number]
+        for number, moments in self._due.items():
+            while moments and moments[0] <= now:
+                moments.pop(0)
+                self._handed_on[number].append(now)
                 os.kill(self.pid, number)
+
+
+def _took(moments: _Moments, number: int, since: float = 0.0) -> bool:
+    """Take the oldest moment of a signal that is not before `since`, if there is one; forget those that are before."""
+    kept = [moment for moment in moments[number] if moment >= since]
+    moments[number] = kept[1:]
+    return bool(kept)
 
 
 def split() -> Itself | Child | None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.test_cli import EXPECTED, written
 from tests.cli.test_stopped import FOREGROUND
+from tests.waiting import until
 
 NO_VERDICT = 3
 AGENT = """
@@ -111,7 +112,7 @@ def killed_at_end(process: subprocess.Popen[str]) -> Iterator[None]:
 def ended(here: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     process = started(here, *arguments, **environment)
     with killed_at_end(process):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     return process.returncode, out, err
 
 
@@ -205,15 +206,15 @@ async def metric(*arguments):
     try:
         await asyncio.sleep(60)
     finally:
-        time.sleep(0.5)  # within which a second signal would come
+        time.sleep(float(os.environ["LINGER"]))  # within which a second signal would come
 """
 
 
-def waiting(here: Path, number: int = signal.SIGTERM, **group: Any) -> tuple[subprocess.Popen[str], int]:
+def waiting(here: Path, number: int = signal.SIGTERM, *, linger: str = "0.5", **group: Any) -> tuple[subprocess.Popen[str], int]:
     """Start a command whose metric waits, in a group of its own if `group` says so; return it, and the number of the process that waits."""
     (here / "ending.py").write_text(WAITING)
     command = [sys.executable, "-c", FOREGROUND, "-m", "mlflow_adk_eval", *SCORE]
-    env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": "off", "NUMBER": signal.Signals(number).name}
+    env = {**os.environ, "MLFLOW_ADK_EVAL_LEDGER": "off", "NUMBER": signal.Signals(number).name, "LINGER": linger}
     process = subprocess.Popen(command, cwd=here, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **group)
     pid = here / "pid"
     while process.poll() is None and not (pid.exists() and pid.read_text()):
@@ -239,11 +240,21 @@ def test_a_signal_reaches_the_command_once(number: int, group: bool, here: Path)
     else:
         process.send_signal(number)
     with killed_at_end(process):
-        err = process.communicate(timeout=30)[1]
+        err = process.communicate(timeout=300)[1]
     assert process.returncode == NO_VERDICT
     assert "error: interrupted" in err
     assert (here / "interrupts").read_text() == "x"
     assert not is_alive(pid)
+
+
+def test_a_second_signal_reaches_the_command_however_soon(here: Path) -> None:
+    process, _ = waiting(here, signal.SIGINT, linger="600")
+    came = here / "interrupts"
+    with killed_at_end(process):
+        process.send_signal(signal.SIGINT)
+        until(came.exists, "the first signal reaches the command")
+        process.send_signal(signal.SIGINT)
+        until(lambda: came.read_text() == "xx", "the second one does, too", seconds=60)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
@@ -251,7 +262,7 @@ def test_a_kill_of_the_parent_ends_the_command(here: Path) -> None:
     process, pid = waiting(here)
     with killed_at_end(process):
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     deadline = time.monotonic() + 10
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -262,7 +273,7 @@ def test_a_kill_of_the_command_is_an_error(here: Path) -> None:
     process, pid = waiting(here)
     os.kill(pid, signal.SIGKILL)
     with killed_at_end(process):
-        err = process.communicate(timeout=30)[1]
+        err = process.communicate(timeout=300)[1]
     assert process.returncode == NO_VERDICT
     assert "signal 9 (Killed)" in err
 
@@ -290,7 +301,7 @@ def test_ctrl_z_stops_both_and_a_shell_continues_both(here: Path) -> None:
         wait_for({"T"})
         wait_for({"S"}, resend=signal.SIGCONT)  # again, since the second one may stop after the first signal came
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     assert process.returncode == NO_VERDICT
 
 
@@ -303,7 +314,7 @@ def test_ctrl_z_stops_nothing_that_no_shell_could_continue(here: Path) -> None:
             time.sleep(0.05)
             assert "T" not in states(process.pid, pid)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     assert process.returncode == NO_VERDICT
 
 

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -19,17 +19,11 @@ import pytest
 from tests.gating.entrant import Entrant, promoted
 from tests.gating.gate_kit import Lab
 from tests.mlflow_kit import Server, copied, free_port
+from tests.waiting import until
 
 PROJECT = Path(__file__).parents[2] / "example_projects" / "registry_webhook"
 SECRET = "0123456789abcdef"  # noqa: S105 - of no account
 pytestmark = pytest.mark.slow
-
-
-def until(claim: Callable[[], bool], what: str, seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

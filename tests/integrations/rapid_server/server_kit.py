@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import httpx
 
 from mlflow_adk_eval.config.rapid_catalogue import RAPID_METRICS, RapidMetric
 from mlflow_adk_eval.judge.protocol import Request, Unavailable
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 PATH = "/v1beta1/projects/acme/locations/us-central1:evaluateInstances"
@@ -44,16 +46,33 @@ async def judge(request: Request) -> dict[str, str]:
     return {"rationale": "weil es gut ist", "verdict": labels[-1]}
 
 
-async def slow_judge(request: Request) -> dict[str, str]:
-    """Take a second."""
-    await anyio.sleep(1)
+async def held_judge(request: Request) -> dict[str, str]:
+    """Tell `Held` of the question, and answer it once that says so."""
+    folder = Path(os.environ["HELD_JUDGE"])
+    (folder / f"{uuid.uuid4()}.asked").touch()
+    while not (folder / "answer").exists():  # noqa: ASYNC110 - the event is another process's
+        await anyio.sleep(0.02)
     return await judge(request)
 
 
-async def endless_judge(request: Request) -> dict[str, str]:
-    """Take longer than any test waits, so that only who does not wait for it gets an answer."""
-    await anyio.sleep(60)
-    return await judge(request)
+@dataclass(frozen=True)
+class Held:
+    """What a test does with `held_judge`: wait until it was asked, and let it answer."""
+
+    folder: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the server whose judge is held."""
+        return {"HELD_JUDGE": str(self.folder)}
+
+    def wait_for(self, questions: int = 1) -> None:
+        """Wait until so many questions were asked."""
+        until(lambda: len(list(self.folder.glob("*.asked"))) >= questions, f"the judge is asked {questions} times")
+
+    def answer(self) -> None:
+        """Let it answer, from now on at once."""
+        (self.folder / "answer").touch()
 
 
 async def moody_judge(request: Request) -> dict[str, str]:
@@ -91,9 +110,26 @@ class Running:
         """Where requests go."""
         return self.url + PATH
 
+    def interrupt(self, number: int) -> None:
+        """Send a signal and wait until it arrived, from when the server accepts no connection."""
+        self.process.send_signal(number)
+        until(self.refuses, "the server accepts no connection")
+
+    def refuses(self) -> bool:
+        """Whether a new connection is refused."""
+        try:
+            httpx.get(f"{self.url}/health", timeout=_PATIENCE_S)
+        except httpx.TransportError:  # refused, or reset if the server stopped just then
+            return True
+        return False
+
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Send a signal and return how the process ended, and what it had to complain about."""
         self.process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Wait until the process ends, and return how, and what it had to complain about."""
         _, errors = self.process.communicate(timeout=_PATIENCE_S)
         return self.process.returncode, errors
 
