@@ -160,11 +160,15 @@ def test_the_asynchronous_twin_leaves_the_event_loop_free(store: str) -> None:
 def test_a_cancelled_evaluation_marks_its_run(store: str) -> None:
     from mlflow import MlflowClient
 
+    started: list[anyio.CancelScope] = []
+
     async def agent(text: str, session: Any) -> None:
+        started[0].cancel()
         await anyio.sleep(60)
 
     async def main() -> None:
-        with anyio.move_on_after(1.5):
+        with anyio.CancelScope() as evaluation:
+            started.append(evaluation)
             await aevaluate(rooms(), agent, CONFIG, experiment="cancelled", tracking_uri=store)
 
     anyio.run(main)

@@ -208,7 +208,7 @@ def test_arguments_that_never_matter_are_left_out() -> None:
 
 def test_the_time_that_calls_took_counts_and_nobody_waits() -> None:
     def slow() -> str:
-        time.sleep(0.3)
+        time.sleep(1)
         return "done"
 
     async def patient(_: str, session: Session) -> str:
@@ -219,9 +219,10 @@ def test_the_time_that_calls_took_counts_and_nobody_waits() -> None:
     live = had(agent, ["go"], record=True)
     began = time.perf_counter()
     turn = had(agent, ["go"], replay=recording_of_report(live)).cases[0].actual[0]
-    assert time.perf_counter() - began < 0.3
-    assert turn.tool_duration == pytest.approx(0.6, abs=0.2)
-    assert turn.duration == pytest.approx(0.6, abs=0.2)
+    assert time.perf_counter() - began < 2
+    assert turn.tool_duration == pytest.approx(live.cases[0].actual[0].tool_duration)
+    assert turn.tool_duration >= 2
+    assert turn.duration >= 2
 
 
 def test_a_recording_without_calls_answers_with_what_its_turns_show(tmp_path: Any) -> None:
