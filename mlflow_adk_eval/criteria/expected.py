@@ -6,6 +6,7 @@ Planning asks this of every case before the agent is paid, and a criterion of ev
 from __future__ import annotations
 
 from mlflow_adk_eval.config.spec import ReferenceSettings
+from mlflow_adk_eval.criteria.text import has_words
 from mlflow_adk_eval.criteria.transcript import words_of
 from mlflow_adk_eval.evalset.models import OPEN_CALLS, EvalCase, Invocation
 
@@ -29,6 +30,16 @@ class ExpectedResponseSettings(ReferenceSettings):
     def lack_of_text(self, reference: str) -> str:
         """Return why a text is no reference; empty where it is one."""
         return "" if reference.strip() else "an expected response"
+
+
+class ExpectedWordsSettings(ExpectedResponseSettings):
+    """A criterion that compares the words of responses with those of the expected ones."""
+
+    def lack_of_text(self, reference: str) -> str:
+        """Return why a text is no reference: it is empty, or has no words."""
+        if lacking := super().lack_of_text(reference):
+            return lacking
+        return "" if has_words(reference) else "words in the expected response"
 
 
 class ExpectedCallsSettings(ReferenceSettings):

@@ -29,12 +29,11 @@ from mlflow_adk_eval.config.spec import (
     VertexSettings,
 )
 from mlflow_adk_eval.criteria.criterion import CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings, ExpectedResponseSettings
+from mlflow_adk_eval.criteria.expected import ExpectedCallsSettings, ExpectedResponseSettings, ExpectedWordsSettings
 from mlflow_adk_eval.criteria.judged_turns import TRIVIAL, Cell, JudgedTurns, judged_turns, place, says_nothing
 from mlflow_adk_eval.criteria.rapid.computed import computed_score, load
 from mlflow_adk_eval.criteria.rapid.ratings import SAME_TEXT, Judgement, compare, rate
 from mlflow_adk_eval.criteria.response_match import no_text
-from mlflow_adk_eval.criteria.text import has_words
 from mlflow_adk_eval.criteria.transcript import (
     final_material,
     instructions_material,
@@ -68,7 +67,7 @@ class BleuSettings(ExpectedResponseSettings):
     )
 
 
-class RougeSettings(ExpectedResponseSettings):
+class RougeSettings(ExpectedWordsSettings):
     """How ROUGE is computed."""
 
     rouge_type: Annotated[str, StringConstraints(pattern=r"^(rougen?[1-9]|rougeL|rougeLsum)$")] = Field(
@@ -76,12 +75,6 @@ class RougeSettings(ExpectedResponseSettings):
     )
     use_stemmer: bool = Field(default=False, description="whether English words are stemmed.")
     split_summaries: bool = Field(default=False, description="whether ``rougeLsum`` treats each sentence as a line.")
-
-    def lack_of_text(self, reference: str) -> str:
-        """Return why a text is no reference: it has no words."""
-        if lacking := super().lack_of_text(reference):
-            return lacking
-        return "" if has_words(reference) else "words in the expected response"
 
     def unread(self) -> Iterator[Unread]:
         """Yield a setting of another kind of ROUGE."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from mlflow_adk_eval.config.spec import CriterionSpec
 from mlflow_adk_eval.criteria.criterion import NO_REFERENCE, CaseRun, judge_pairs
-from mlflow_adk_eval.criteria.expected import ExpectedResponseSettings
-from mlflow_adk_eval.criteria.text import has_words, rouge_1, tokens
-from mlflow_adk_eval.criteria.transcript import content_material, steps
+from mlflow_adk_eval.criteria.expected import ExpectedWordsSettings
+from mlflow_adk_eval.criteria.text import rouge_1, tokens
+from mlflow_adk_eval.criteria.transcript import content_material
 from mlflow_adk_eval.evalset.models import Invocation
 from mlflow_adk_eval.redact import cut
 from mlflow_adk_eval.results.outcomes import Errored, Judged, Outcome, Scored
@@ -25,23 +25,6 @@ _LONGEST = 200
 NO_WORDS = Errored("the expected response has no words to compare with, such as one that is an emoji")
 
 
-class ResponseMatchSettings(ExpectedResponseSettings):
-    """Which texts are compared."""
-
-    def text_of(self, turn: Invocation) -> str:
-        """Return the text that is compared, with what was said on the way if the settings say so."""
-        if not self.include_intermediate_responses_in_final:
-            return turn.final_text
-        said = [step.payload for step in steps(turn) if step.kind == "text"]
-        return "\n".join(filter(None, [*said, turn.final_text]))
-
-    def lack_of_text(self, reference: str) -> str:
-        """Return why a text is no reference: it has no words."""
-        if lacking := super().lack_of_text(reference):
-            return lacking
-        return "" if has_words(reference) else "words in the expected response"
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseMatch:
     """ROUGE-1 F-measure of each turn's final response; the case score is the mean.
@@ -49,7 +32,7 @@ class ResponseMatch:
     Source: ADK's evaluation criteria. Precision and recall are kept beside the score.
     """
 
-    settings: ResponseMatchSettings
+    settings: ExpectedWordsSettings
 
     def __call__(self, run: CaseRun, /) -> Judged:
         """Judge each turn on its own."""
@@ -86,7 +69,7 @@ SPECS = (
         origin="adk",
         about="ROUGE-1 of each turn's final response against the expected one",
         kept="precision and recall",
-        settings=ResponseMatchSettings,
+        settings=ExpectedWordsSettings,
         reads_intermediate=True,
         needs=("reference", "expected_response"),
         make=ResponseMatch,

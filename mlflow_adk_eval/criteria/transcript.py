@@ -211,10 +211,13 @@ def words_of(invocation: Invocation, *, include_intermediate: bool = False) -> s
         invocation: the turn.
         include_intermediate: whether what it said on the way belongs to the answer.
     """
-    taken = list(steps_of(invocation.final_response))
-    if include_intermediate:
-        taken = [*steps(invocation), *taken]
-    return "\n".join(step.payload for step in taken if step.kind == "text")
+    answer = invocation.final_text
+    if not include_intermediate:
+        return answer
+    said = [step.payload for step in steps(invocation) if step.kind == "text"]
+    if answer:
+        said.append(answer)
+    return "\n".join(said)
 
 
 def tool_material(invocation: Invocation) -> Material:

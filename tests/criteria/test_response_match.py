@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlflow_adk_eval.criteria import text
-from mlflow_adk_eval.criteria.response_match import NO_WORDS, ResponseMatch, ResponseMatchSettings
+from mlflow_adk_eval.criteria.expected import ExpectedWordsSettings
+from mlflow_adk_eval.criteria.response_match import NO_WORDS, ResponseMatch
 from mlflow_adk_eval.criteria.text import rouge_1, stem, tokens
 from mlflow_adk_eval.evalset.models import Content, Invocation, Part
 from mlflow_adk_eval.results.outcomes import Scored
@@ -25,7 +26,7 @@ SUFFIXES = (
 
 
 def score(response: str | None, reference: str | None) -> Scored:
-    (cell,) = ResponseMatch(ResponseMatchSettings(threshold=0.8))(run_of([turn(response)], [turn(reference)])).per_invocation
+    (cell,) = ResponseMatch(ExpectedWordsSettings(threshold=0.8))(run_of([turn(response)], [turn(reference)])).per_invocation
     assert isinstance(cell, Scored)
     return cell
 
@@ -89,14 +90,14 @@ def test_a_response_without_words_scores_zero_beside_a_reference_with_words(resp
 @pytest.mark.parametrize("response", [None, "", "x", "👍", "…", "!!!"])
 def test_a_reference_without_words_leaves_nothing_to_compare(response: str | None, reference: str) -> None:
     """ADK scores 0, also a text beside itself: `test_adk_agreement` has its side."""
-    (cell,) = ResponseMatch(ResponseMatchSettings(threshold=0.8))(run_of([turn(response)], [turn(reference)])).per_invocation
+    (cell,) = ResponseMatch(ExpectedWordsSettings(threshold=0.8))(run_of([turn(response)], [turn(reference)])).per_invocation
     assert cell == NO_WORDS
 
 
 def test_parts_are_joined_by_newlines_without_thoughts() -> None:
     parts = (Part(text="let me think", thought=True), Part(), Part(text="book"), Part(text="ed"))
     answer = Invocation(user_content=message("user", "hi"), final_response=Content(role="model", parts=parts))
-    (cell,) = ResponseMatch(ResponseMatchSettings(threshold=0.8))(run_of([answer], [turn("book ed")])).per_invocation
+    (cell,) = ResponseMatch(ExpectedWordsSettings(threshold=0.8))(run_of([answer], [turn("book ed")])).per_invocation
     assert isinstance(cell, Scored)
     assert cell.score == 1.0
 
