@@ -116,8 +116,10 @@ class Child:
         self._listens = bool(numbers)
         now = time.monotonic()
         for number in numbers:
-            if number not in _HANDED_ON or _took(self._handed_on, number, now - _ECHO_S):
+            if number not in _HANDED_ON:
                 continue
+            if _took(self._handed_on, number, now - _ECHO_S):
+                continue  # it came from here
             if not _took(self._due, number):
                 self._heard[number].append(now)
 

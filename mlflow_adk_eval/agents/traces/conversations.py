@@ -424,7 +424,8 @@ class Redactor:
     def response(self, response: evals.FunctionResponse) -> evals.FunctionResponse:
         """Return the answer of a tool with its texts redacted."""
         kept = response.model_dump(include={"id", "name"}, exclude_none=True)
-        if response.parts:
-            types = [{"inline_data": {"mime_type": media.mime_type}} for media in media_in(response.parts)]
-            kept["parts"] = response.parts if self.redact is None else types
+        if response.parts and self.redact is None:
+            kept["parts"] = response.parts
+        elif response.parts:
+            kept["parts"] = [{"inline_data": {"mime_type": media.mime_type}} for media in media_in(response.parts)]
         return evals.FunctionResponse(**kept, response=self.json(response.response or {}))
