@@ -220,9 +220,9 @@ def test_the_time_that_calls_took_counts_and_nobody_waits() -> None:
     began = time.perf_counter()
     turn = had(agent, ["go"], replay=recording_of_report(live)).cases[0].actual[0]
     assert time.perf_counter() - began < 2
-    assert turn.tool_duration == pytest.approx(live.cases[0].actual[0].tool_duration)
-    assert turn.tool_duration >= 2
-    assert turn.duration >= 2
+    assert turn.tool_duration == pytest.approx(live.cases[0].actual[0].tool_duration, abs=0.01)  # recordings have milliseconds
+    assert turn.tool_duration >= 1.99
+    assert turn.duration >= 1.99
 
 
 def test_a_recording_without_calls_answers_with_what_its_turns_show(tmp_path: Any) -> None:
